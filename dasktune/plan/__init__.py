@@ -1,0 +1,1 @@
+"""What must be computed: merged histories, and the stages that open requests still need."""

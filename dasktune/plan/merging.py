@@ -1,0 +1,62 @@
+"""Count what sharing saves, and say why two trials share or do not.
+
+Merge rates follow Hippo: steps if every trial ran alone, each counted once at its furthest request,
+over distinct steps. For studies A, B, … run together, `merge_rate` of all of them is the k-wise
+rate q; `merge_rate` of one is its own p.
+
+References:
+    [1] Shin et al., "Hippo: Sharing Computations in Hyper-Parameter Optimization", PVLDB 15(5),
+        2022: merge rate p of one study, k-wise rate q of several.
+"""
+
+from dasktune.plan.history import same_until
+from dasktune.plan.prefix_tree import Vertex
+from dasktune.plan.search_plan import PlannedTrial, SearchPlan
+from dasktune.space.configuration import Configuration
+from dasktune.units import Step
+
+
+def steps_requested(plan: SearchPlan, studies: frozenset[int] | None = None) -> int:
+    """Return the steps of these studies' trials, each at its furthest request. None: all."""
+    return sum(trial.furthest for trial in _of(plan, studies))
+
+
+def steps_unique(plan: SearchPlan, studies: frozenset[int] | None = None) -> int:
+    """Return the distinct steps on the way to these studies' furthest requests. None: all."""
+    seen: set[int] = set()
+    total = 0
+    for trial in _of(plan, studies):
+        vertex: Vertex | None = plan.tree.before(trial.node, trial.furthest)
+        while vertex is not None and vertex.serial not in seen:
+            seen.add(vertex.serial)
+            total += vertex.edge_steps
+            vertex = vertex.parent
+    return total
+
+
+def merge_rate(plan: SearchPlan, studies: frozenset[int] | None = None) -> float:
+    """Return requested over distinct steps: 1.0 where nothing is shared, or asked for."""
+    unique = steps_unique(plan, studies)
+    return steps_requested(plan, studies) / unique if unique else 1.0
+
+
+def why_shared(a: Configuration, b: Configuration, stop: Step) -> str:
+    """Say in a sentence how far two histories of one family agree, and what parts them."""
+    if [name for name, _ in a.schedules] != [name for name, _ in b.schedules]:
+        only = sorted({name for name, _ in a.schedules} ^ {name for name, _ in b.schedules})
+        return f"they share nothing: only one of them has {', '.join(only)}"
+    shared = same_until(a, b, stop)
+    if shared == stop:
+        return f"they share all {stop} steps"
+    parted = [
+        f"{name} is {left.at(shared)!r} in one and {right.at(shared)!r} in the other"
+        for (name, left), (_, right) in zip(a.schedules, b.schedules, strict=True)
+        if same_until(Configuration(((name, left),)), Configuration(((name, right),)), shared + 1)
+        == shared
+    ]
+    first = "they share nothing" if shared == 0 else f"they share steps 0 to {shared - 1}"
+    return f"{first}: at step {shared} {' and '.join(parted)}"
+
+
+def _of(plan: SearchPlan, studies: frozenset[int] | None) -> list[PlannedTrial]:
+    return [trial for trial in plan.trials.values() if studies is None or trial.id.study in studies]

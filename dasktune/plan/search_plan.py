@@ -1,0 +1,380 @@
+"""Know, at any moment, which training is asked for, done, running and still owed.
+
+The search plan merges the histories of all trials, counts who waits for which state, and keeps an
+index of the pieces of training (edges between vertices) that open requests still need (`owed`).
+Only the study's core writes here; tuners, workers and time are unknown.
+
+Every change costs O(vertices between it and the nearest stored state above).
+
+References:
+    [1] Shin et al., "Hippo: Sharing Computations in Hyper-Parameter Optimization", PVLDB 15(5),
+        2022: search plan and stage tree. Hippo rebuilds its tree at every decision; this one is
+        kept up to date instead, because a decision must not cost more when the study is larger.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dasktune.plan.keys import Family
+from dasktune.plan.owed import Owed, is_needed
+from dasktune.plan.prefix_tree import Node, PrefixTree, Vertex, Weigh
+from dasktune.space.configuration import Configuration
+from dasktune.trial import TrialId
+from dasktune.units import Digest, Step
+
+
+def count_steps(_configuration: Configuration, start: Step, stop: Step) -> float:
+    """Weigh training by its number of steps: one second each, whatever the values."""
+    return float(stop - start)
+
+
+class PlannedTrial:
+    """A trial as the search plan sees it: a path through the prefix tree."""
+
+    __slots__ = ("decision_steps", "furthest", "heard", "id", "is_live", "node", "stop")
+
+    def __init__(
+        self, trial: TrialId, node: Node, stop: Step, decision_steps: tuple[Step, ...]
+    ) -> None:
+        self.id = trial
+        self.node = node
+        self.stop = stop
+        self.decision_steps = decision_steps
+        self.furthest: Step = 0  # the furthest step ever asked for
+        self.heard: Step = -1  # the furthest request that was answered
+        self.is_live = True
+
+    def copy(self, node: Node) -> "PlannedTrial":
+        """Return the same on a copy of the prefix tree."""
+        twin = PlannedTrial(self.id, node, self.stop, self.decision_steps)
+        twin.furthest, twin.heard, twin.is_live = self.furthest, self.heard, self.is_live
+        return twin
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one trial hears about one state: its metrics, or why there are none."""
+
+    trial: PlannedTrial
+    step: Step
+    metrics: Mapping[str, float] | None
+    failure: str | None = None
+
+
+class SearchPlan:
+    """All histories ever asked for, with requests, results and stored states."""
+
+    def __init__(self, weigh: Weigh = count_steps) -> None:
+        self.tree = PrefixTree(weigh)
+        self.owed = Owed(self.tree)
+        self.trials: dict[TrialId, PlannedTrial] = {}
+        self.steps_unique = 0
+        """Distinct steps on the paths to all requests ever made."""
+        self.steps_executed = 0
+        """Steps that workers said they trained."""
+        self.steps_recomputed = 0
+        """Of those, steps that had been trained before or were lost."""
+        self._by_key: dict[Digest, Vertex] = {}
+
+    # --- trials -------------------------------------------------------------------------------
+
+    def add(
+        self,
+        trial: TrialId,
+        family: Family,
+        configuration: Configuration,
+        *,
+        stop: Step,
+        decision_steps: tuple[Step, ...],
+    ) -> PlannedTrial:
+        """Let a drawn trial take part in where stages are cut, before it is asked to train.
+
+        Args:
+            trial: Must be new.
+            family: What it must have in common with others to share with them.
+            configuration: Its history.
+            stop: The furthest step that its tuner will ever ask for.
+            decision_steps: Steps, ascending, at which its tuner is known to decide.
+        """
+        node = self.tree.insert(family, configuration, stop)
+        planned = PlannedTrial(trial, node, stop, decision_steps)
+        self.trials[trial] = planned
+        end = self.tree.vertex(node, stop)
+        if end.ends is None:
+            end.ends = []
+        end.ends.append(planned)
+        self._count_live(end, 1)
+        for step in decision_steps:
+            self.tree.vertex(node, step).deciders += 1
+        self.owed.notice_made()
+        return planned
+
+    def end(self, trials: Iterable[PlannedTrial]) -> None:
+        """Forget what these trials wait for: none of them will be asked again."""
+        touched: dict[int, Vertex] = {}
+        for trial in trials:
+            if not trial.is_live:
+                continue
+            trial.is_live = False
+            self._count_live(self.tree.vertex(trial.node, trial.stop), -1)
+            for step in trial.decision_steps:
+                if step > trial.heard:
+                    self.tree.vertex(trial.node, step).deciders -= 1
+            for vertex in self._forget(trial):
+                touched[vertex.serial] = vertex
+        for vertex in sorted(touched.values(), key=lambda v: v.step, reverse=True):
+            self.owed.recheck(vertex)
+
+    def _forget(self, trial: PlannedTrial) -> list[Vertex]:
+        """Take a trial out of every list it waits in."""
+        touched = []
+        vertex: Vertex | None = self.tree.vertex(trial.node, trial.furthest)
+        while vertex is not None and vertex.step > trial.heard:
+            for waiters in (vertex.waiting, vertex.listening):
+                if waiters and trial in waiters:
+                    waiters.remove(trial)
+                    touched.append(vertex)
+            vertex = vertex.parent
+        return touched
+
+    @staticmethod
+    def _count_live(vertex: Vertex | None, change: int) -> None:
+        while vertex is not None:
+            vertex.n_live += change
+            vertex = vertex.parent
+
+    # --- requests and answers -----------------------------------------------------------------
+
+    def request(
+        self, trial: PlannedTrial, step: Step, report_steps: Sequence[Step] = ()
+    ) -> list[Answer]:
+        """Open a request; return what is known already, in order of steps."""
+        answers = []
+        for at in report_steps:
+            vertex = self._vertex(trial, at)
+            if vertex.metrics is not None:
+                answers.append(Answer(trial, at, vertex.metrics))
+                continue
+            if vertex.listening is None:
+                vertex.listening = []
+            vertex.listening.append(trial)
+        vertex = self._vertex(trial, step)
+        trial.furthest = max(trial.furthest, step)
+        self._count_asked(vertex)
+        if vertex.metrics is not None:
+            self._hear(trial, vertex)
+            answers.append(Answer(trial, step, vertex.metrics))
+        elif (failure := self._failure_above(vertex)) is not None:
+            answers.append(Answer(trial, step, None, failure))
+        else:
+            if vertex.waiting is None:
+                vertex.waiting = []
+            vertex.waiting.append(trial)
+            self.owed.demand(vertex)
+        for at in report_steps:
+            vertex = self._vertex(trial, at)
+            if vertex.listening:
+                self.owed.demand(vertex)
+        return answers
+
+    def _vertex(self, trial: PlannedTrial, step: Step) -> Vertex:
+        vertex = self.tree.vertex(trial.node, step)
+        self.owed.notice_made()
+        return vertex
+
+    def _count_asked(self, vertex: Vertex) -> None:
+        while not vertex.is_asked:
+            vertex.is_asked = True
+            if vertex.parent is None:
+                return
+            self.steps_unique += vertex.edge_steps
+            vertex = vertex.parent
+
+    @staticmethod
+    def _failure_above(vertex: Vertex) -> str | None:
+        at: Vertex | None = vertex
+        while at is not None and not at.is_stored:
+            if at.failure is not None:
+                return at.failure
+            at = at.parent
+        return None
+
+    @staticmethod
+    def _hear(trial: PlannedTrial, vertex: Vertex) -> None:
+        if vertex.step in trial.decision_steps and vertex.step > trial.heard:
+            vertex.deciders -= 1
+        trial.heard = max(trial.heard, vertex.step)
+
+    def measured(self, vertex: Vertex, metrics: Mapping[str, float]) -> list[Answer]:
+        """Record the metrics of a state; return the answers it gives, in trial order."""
+        if vertex.metrics is not None:
+            return []  # a state has one answer: the first
+        vertex.metrics = metrics
+        answers = []
+        for trial in vertex.waiting or ():
+            self._hear(trial, vertex)
+            answers.append(Answer(trial, vertex.step, metrics))
+        answers += [Answer(trial, vertex.step, metrics) for trial in vertex.listening or ()]
+        vertex.waiting = vertex.listening = None
+        answers.sort(key=lambda answer: answer.trial.id)
+        self.owed.recheck(vertex)
+        return answers
+
+    # --- work ---------------------------------------------------------------------------------
+
+    def claim(self, end: Vertex, start: Step, path: int) -> None:
+        """Mark the edges from `start` down to `end` as running on a path."""
+        self._by_key[end.key] = end
+        if end.is_stored:  # zero steps: only an evaluation
+            end.runner = path
+            return
+        vertex: Vertex | None = end
+        while vertex is not None and vertex.step > start:
+            vertex.runner = path
+            vertex = vertex.parent
+
+    def release(self, end: Vertex, start: Step) -> None:
+        """Take a claim back: the work is owed again if somebody still wants it."""
+        for vertex in self._claimed(end, start):
+            vertex.runner = None
+            self.owed.recheck(vertex)
+
+    def finish(self, end: Vertex, start: Step, *, reached: Step, executed_steps: int) -> Vertex:
+        """Record that a claimed stage has committed the state at `reached`; return its vertex.
+
+        Args:
+            end: Where the stage was to end.
+            start: Where it was to begin.
+            reached: Where it did end: `end.step`, or an earlier step boundary.
+            executed_steps: Steps that were really trained: fewer if a state was found on the way.
+        """
+        at = end if reached == end.step else self.tree.vertex(end.node, reached)
+        self.owed.notice_made()
+        claimed = self._claimed(end, start)
+        new_steps = 0
+        for vertex in claimed:
+            vertex.runner = None
+            if vertex.step <= reached and not vertex.is_trained:
+                vertex.is_trained = True
+                new_steps += vertex.edge_steps
+        self.steps_executed += executed_steps
+        self.steps_recomputed += max(0, executed_steps - new_steps)
+        at.is_stored = True
+        self._by_key[at.key] = at
+        for vertex in claimed:
+            self.owed.recheck(vertex)
+        self.owed.recheck(at)
+        self.owed.notice_below(at)
+        return at
+
+    def found(self, key: Digest, reached: Step, executed_steps: int) -> Vertex | None:
+        """Record a committed state that no claim was counted on for; None if it is not known."""
+        vertex = self._by_key.get(key)
+        if vertex is None:
+            return None
+        at = vertex if reached == vertex.step else self.tree.vertex(vertex.node, reached)
+        self.owed.notice_made()
+        self.wasted(executed_steps)
+        if not at.is_stored:
+            at.is_stored = at.is_trained = True
+            self._by_key[at.key] = at
+            self.owed.recheck(at)
+            self.owed.notice_below(at)
+        return at
+
+    def wasted(self, executed_steps: int) -> None:
+        """Count steps that were trained and left no state."""
+        self.steps_executed += executed_steps
+        self.steps_recomputed += executed_steps
+
+    def lose(self, key: Digest) -> None:
+        """Record that a stored state is gone; it is made again if somebody needs it."""
+        vertex = self._by_key.get(key)
+        if vertex is None or vertex.parent is None or not vertex.is_stored:
+            return
+        vertex.is_stored = False
+        self.owed.recheck(vertex)
+
+    def fail(self, vertex: Vertex, failure: str) -> list[Answer]:
+        """Give up the way to a state; return an answer to every trial that waits beyond it."""
+        vertex.failure = failure
+        answers: dict[TrialId, Answer] = {}
+        pending = [vertex]
+        while pending:
+            at = pending.pop()
+            for trial in (at.waiting or []) + (at.listening or []):
+                known = answers.get(trial.id)
+                if known is None or at.step < known.step:
+                    answers[trial.id] = Answer(trial, at.step, None, failure)
+            pending += [child for child in at.children() if not child.is_stored]
+        return [answers[trial] for trial in sorted(answers)]
+
+    def live_below(self, vertex: Vertex) -> list[PlannedTrial]:
+        """Return the trials that have not ended and share a state, in trial order."""
+        found: list[PlannedTrial] = []
+        pending = [vertex]
+        while pending:
+            at = pending.pop()
+            found += [trial for trial in at.ends or () if trial.is_live]
+            pending += [child for child in at.children() if child.n_live]
+        return sorted(found, key=lambda trial: trial.id)
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def branch(self, trial: PlannedTrial, step: Step) -> tuple[int, Step]:
+        """Return an identity of a trial's history up to a step: equal if and only if shared."""
+        node = trial.node
+        while step <= node.start and node.parent is not None:
+            node = node.parent
+        return node.number, step
+
+    def new_steps(self, family: Family, configuration: Configuration, step: Step) -> int:
+        """Return how many steps nobody has asked for yet a configuration would cost up to `step`."""
+        shared = self.tree.shared_until(family, configuration, step)
+        if shared is None:
+            return step
+        node, leaves_at = shared
+        below = self.tree.after(node, leaves_at)
+        if below is not None and below.is_asked:
+            return step - leaves_at
+        covered: Vertex | None = self.tree.before(node, leaves_at)
+        while covered is not None and not covered.is_asked:
+            covered = covered.parent
+        return step - (covered.step if covered is not None else 0)
+
+    @property
+    def steps_requested(self) -> int:
+        """Steps if every trial ran alone, each counted once at its furthest request."""
+        return sum(trial.furthest for trial in self.trials.values())
+
+    @property
+    def n_owed(self) -> int:
+        """Number of states and metrics that are still to be made; walks the whole tree."""
+        return sum(is_needed(vertex) for vertex in self.tree.vertices())
+
+    def copy(self) -> tuple["SearchPlan", dict[int, Vertex]]:
+        """Return a plan that goes on from here by itself, and its vertices by serial. O(plan)."""
+        twin = SearchPlan(self.tree.weigh)
+        twin.tree, nodes, vertices = self.tree.copy()
+        twin.owed = self.owed.copy(twin.tree, vertices)
+        twin.steps_unique = self.steps_unique
+        twin.steps_executed = self.steps_executed
+        twin.steps_recomputed = self.steps_recomputed
+        for trial in self.trials.values():
+            twin.trials[trial.id] = trial.copy(nodes[trial.node.number])
+        for vertex in self.tree.vertices():
+            made = vertices[vertex.serial]
+            for name in ("waiting", "listening", "ends"):
+                trials = getattr(vertex, name)
+                if trials is not None:
+                    setattr(made, name, [twin.trials[trial.id] for trial in trials])
+        twin._by_key = {key: vertices[vertex.serial] for key, vertex in self._by_key.items()}
+        return twin, vertices
+
+    def _claimed(self, end: Vertex, start: Step) -> list[Vertex]:
+        claimed = [end]
+        vertex = end.parent
+        while vertex is not None and vertex.step > start:
+            claimed.append(vertex)
+            vertex = vertex.parent
+        return claimed

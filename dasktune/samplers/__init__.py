@@ -1,0 +1,1 @@
+"""Which configurations are tried."""

@@ -1,0 +1,1 @@
+"""Which stage runs where."""

@@ -1,0 +1,46 @@
+"""Run a study on simulated machines: the same decisions, none of the waiting."""
+
+from collections.abc import Sequence
+from typing import overload
+
+from dasktune.scheduling.scheduler import Scheduler
+from dasktune.simulator.backend import SimulatedBackend
+from dasktune.simulator.world import World
+from dasktune.study.core import StudyCore
+from dasktune.study.drive import drive
+from dasktune.study.result import Result, results_of
+from dasktune.study.study import Study
+from dasktune.study.timeline import Timeline
+
+
+@overload
+def simulate(study: Study, world: World, *, scheduler: Scheduler | None = None) -> Result: ...
+@overload
+def simulate(
+    study: Sequence[Study], world: World, *, scheduler: Scheduler | None = None
+) -> list[Result]: ...
+def simulate(
+    study: Study | Sequence[Study], world: World, *, scheduler: Scheduler | None = None
+) -> Result | list[Result]:
+    """Run one study, or several on one plan, under a virtual clock.
+
+    The user's training code is not called: the world says how long steps take and what they score.
+
+    Args:
+        study: One study, or a sequence that shares steps and workers.
+        world: The machines.
+        scheduler: Which stage runs where; by default critical path first.
+
+    Returns:
+        What `run` returns: a result, or a list of them for a sequence.
+
+    Raises:
+        BackendError: All workers are gone for good before the study is over.
+    """
+    studies = [study] if isinstance(study, Study) else list(study)
+    core = StudyCore(studies, scheduler)
+    timeline = Timeline()
+    names = tuple(sorted({one.metric for one in studies}))
+    drive(core, SimulatedBackend(world, names), timeline.record)
+    results = results_of(core, timeline)
+    return results[0] if isinstance(study, Study) else results

@@ -1,0 +1,123 @@
+"""Describe simulated machines: how many, how fast, what loading and saving take, what breaks.
+
+Values only. What a simulated trial scores is a function of its history, as with a deterministic
+trainer: trials that share a state share its metrics.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TypeAlias
+
+from dasktune.errors import InvalidStudyError
+from dasktune.space.arguments import whole
+from dasktune.space.configuration import Configuration
+from dasktune.space.value import Value
+from dasktune.units import Seconds, Step
+
+StepSeconds: TypeAlias = Seconds | Callable[[Mapping[str, Value]], Seconds]
+"""Seconds of one step on a worker of speed 1: a number, or a function of the step's values."""
+
+Curve: TypeAlias = Callable[[Configuration, Step], Mapping[str, float]]
+"""What `evaluate()` gives for a configuration after so many steps. It must depend on the values of
+those steps only, not on later ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDies:
+    """A worker breaks off at a given time, with what it has not committed."""
+
+    worker: int
+    """Its index, from 0."""
+    at_s: Seconds
+    """When; nothing happens if it is away then."""
+    back_after_s: Seconds | None = None
+    """Seconds until it joins again; None: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRaises:
+    """Some attempts at stages raise, after half their steps; chosen by hash, not by chance."""
+
+    fraction: float
+    """Of attempts, in [0, 1]."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateVanishes:
+    """At a given time the state that was committed last cannot be read any more."""
+
+    at_s: Seconds
+
+
+Fault: TypeAlias = WorkerDies | StageRaises | StateVanishes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Simulated machines."""
+
+    workers: int | Sequence[float] = 1
+    """How many of speed 1, or the speed of each: a worker of speed 2 takes half as long."""
+    step_s: StepSeconds = 1.0
+    """Seconds of one step."""
+    startup_s: Seconds = 0.0
+    """Seconds of `setup`, for each path on a slot that does not hold its start."""
+    load_s: Seconds = 0.0
+    """Seconds to load a state, for each path from a stored state that the slot does not hold."""
+    save_s: Seconds = 0.0
+    """Seconds to commit a state."""
+    evaluate_s: Seconds = 0.0
+    """Seconds of `evaluate()`."""
+    join_s: Seconds | Sequence[Seconds] = 0.0
+    """When the workers join: all at once, or each."""
+    curve: Curve | None = None
+    """What trials score; None: a number in [0, 1) drawn from each state's key."""
+    faults: Sequence[Fault] = field(default=())
+    """What breaks, and when."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no machine can be."""
+        if not isinstance(self.workers, Sequence):
+            whole(self.workers, "workers", 1)
+        for speed in self.speeds:
+            if not (speed > 0 and isfinite(speed)):
+                raise InvalidStudyError(f"the speed of a worker is {speed!r}; it must be > 0")
+        if not self.speeds or len(self.join_times) != len(self.speeds):
+            raise InvalidStudyError(
+                f"join_s has {len(self.join_times)} times; it must have one for each of "
+                f"{len(self.speeds)} workers, at least one"
+            )
+        for name in ("startup_s", "load_s", "save_s", "evaluate_s"):
+            _check_seconds(name, getattr(self, name))
+        for at in self.join_times:
+            _check_seconds("join_s", at)
+        if not callable(self.step_s):
+            _check_seconds("step_s", self.step_s)
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """The speed of each worker."""
+        if isinstance(self.workers, Sequence):
+            return tuple(self.workers)
+        return (1.0,) * self.workers
+
+    @property
+    def join_times(self) -> tuple[Seconds, ...]:
+        """When each worker joins."""
+        if isinstance(self.join_s, Sequence):
+            return tuple(self.join_s)
+        return (self.join_s,) * len(self.speeds)
+
+    def train_s(self, configuration: Configuration, start: Step, stop: Step) -> Seconds:
+        """Return the seconds of some steps on a worker of speed 1."""
+        if callable(self.step_s):
+            seconds = self.step_s
+            return sum(seconds(configuration.at(step)) for step in range(start, stop))
+        return self.step_s * (stop - start)
+
+
+def _check_seconds(name: str, value: Seconds) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InvalidStudyError(f"{name} is {value!r}; it must be a number of seconds >= 0")

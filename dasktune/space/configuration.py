@@ -1,0 +1,57 @@
+"""One configuration: a schedule for each hyper-parameter.
+
+Called by samplers that propose it, trials that train it, and the makers of keys. Equal
+configurations have equal schedules under equal names; different ones may still have the same
+values for some steps, which is what `schedule.same_until` finds out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from dasktune.errors import InvalidStudyError
+from dasktune.space.choice import define
+from dasktune.space.schedule import Schedule
+from dasktune.space.value import Value
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Names of hyper-parameters with their schedules."""
+
+    schedules: tuple[tuple[str, Schedule], ...]
+    """Sorted by name, each name once; fixed values are constants."""
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, object]) -> "Configuration":
+        """Make a configuration of plain values, schedules and functions of the step.
+
+        Example:
+            >>> Configuration.of({"lr": 0.1, "batch_size": 64}).at(0)
+            {'batch_size': 64, 'lr': 0.1}
+        """
+        schedules = []
+        for name, value in mapping.items():
+            definition = define(name, value)
+            if not isinstance(definition, Schedule):
+                raise InvalidStudyError(
+                    f"{name} is {definition.text}, which is still to be drawn: a configuration "
+                    "takes definite values and schedules; SearchSpace draws"
+                )
+            schedules.append((name, definition))
+        return cls(tuple(sorted(schedules, key=lambda pair: pair[0])))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, sorted."""
+        return tuple([name for name, _ in self.schedules])
+
+    @property
+    def text(self) -> dict[str, str]:
+        """The call that makes each schedule; for a constant the `repr` of its value."""
+        return {name: schedule.text for name, schedule in self.schedules}
+
+    def at(self, step: int) -> dict[str, Value]:
+        """Give the values during a step, by name."""
+        return {name: schedule.at(step) for name, schedule in self.schedules}

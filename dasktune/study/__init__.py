@@ -1,0 +1,1 @@
+"""The one state machine: events in, commands out."""

@@ -1,0 +1,325 @@
+"""Find the syntax of the user's code, and the names by which it refers to more code.
+
+Called by `fingerprint`, which turns what is found here into digests. Sources come from
+`linecache`, so files, zipped modules and notebook cells are read alike.
+
+References are an over-approximation by names. A name that a function, a lambda or a comprehension
+binds is none; one that a class body binds is, because Python falls back on the module there.
+What is reached only through a string (`getattr`, `import_module`) isn't seen.
+"""
+
+import ast
+import importlib
+import importlib.machinery
+import importlib.util
+import linecache
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeAlias
+
+from dasktune.errors import InvalidStudyError
+from dasktune.study.content import user_module
+
+Namespace: TypeAlias = Mapping[str, Any]
+"""The globals of a module."""
+
+Dotted: TypeAlias = tuple[str, ...]
+"""A name and the attributes read from it: `helper.f` is `("helper", "f")`."""
+
+FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+"""Whatever makes a function."""
+
+_BINDING_FIELD: dict[type[ast.AST], str] = {
+    ast.arg: "arg",
+    ast.ExceptHandler: "name",
+    ast.MatchAs: "name",
+    ast.MatchStar: "name",
+    ast.MatchMapping: "rest",
+}
+"""Where a name is bound without an `ast.Name`."""
+
+_SILENT_FIELDS = frozenset({"ctx", "kind", "type_comment"})
+
+
+# Normal form and references
+
+
+def normal_form(node: object, elided: Collection[ast.AST] = ()) -> str:
+    """Write a syntax tree as text without positions, docstrings and other idle statements.
+
+    Equal in all Python versions for syntax that they share: absent fields are left out.
+
+    Args:
+        node: A tree, a list of trees, or what stands in a field.
+        elided: Functions to be replaced by their names, because they count elsewhere.
+    """
+    if isinstance(node, list):
+        return f"[{','.join(normal_form(item, elided) for item in node if not _is_idle(item))}]"
+    if not isinstance(node, ast.AST):
+        return f"{type(node).__name__} {node!a}"
+    if node in elided:
+        return f"own {getattr(node, 'name', 'lambda')}"
+    fields = ((name, getattr(node, name, None)) for name in node._fields)
+    texts = [
+        f"{name}={normal_form(value, elided)}"
+        for name, value in fields
+        if name not in _SILENT_FIELDS and value is not None and value != []
+    ]
+    return f"{type(node).__name__}({','.join(texts)})"
+
+
+def _is_idle(item: object) -> bool:
+    """Tell statements that do nothing: `pass`, docstrings, strings under fields, `...`."""
+    is_constant = isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
+    return is_constant or isinstance(item, ast.Pass)
+
+
+class References:
+    """What syntax trees that stand in one scope read from outside themselves.
+
+    Each scope inside has an instance of its own and leaves to the outer one what it doesn't bind
+    itself. Imports bind nothing here: `imports` tells what their names stand for.
+    """
+
+    def __init__(self, trees: Iterable[ast.AST | None], elided: Collection[ast.AST] = ()) -> None:
+        """Collect the references of `trees`, passing over the `elided` ones inside them."""
+        self.loads: set[Dotted] = set()
+        self.imports: list[ast.Import | ast.ImportFrom] = []
+        self._binds: set[str] = set()
+        self._outside: set[str] = set()
+        self._elided = elided
+        self._visit_all(trees)
+
+    def _visit_all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None and node not in self._elided:
+                self._visit(node)
+
+    def _visit(self, node: ast.AST) -> None:
+        match node:
+            case ast.Name() | ast.Attribute():
+                self._read(node)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                self._function(node)
+            case ast.ClassDef():
+                self._binds.add(node.name)
+                self._scope(ast.iter_child_nodes(node), is_class=True)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                self._visit(node.generators[0].iter)  # evaluated outside, where names mean others
+                self._scope(ast.iter_child_nodes(node))
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                self._outside.update(names)
+                self.loads.update((name,) for name in names)
+            case ast.Import() | ast.ImportFrom():
+                self.imports.append(node)
+            case _:
+                if bound := getattr(node, _BINDING_FIELD.get(type(node), ""), None):
+                    self._binds.add(bound)
+                self._visit_all(ast.iter_child_nodes(node))
+
+    def _read(self, node: ast.expr) -> None:
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            self._visit_all([node])
+        elif attributes or isinstance(node.ctx, ast.Load):
+            self.loads.add((node.id, *reversed(attributes)))
+        else:
+            self._binds.add(node.id)
+
+    def _function(self, node: FunctionNode) -> None:
+        self._visit_all([*node.args.defaults, *node.args.kw_defaults])
+        if isinstance(node, ast.Lambda):
+            return self._scope([node.args, node.body])
+        self._binds.add(node.name)
+        self._visit_all([*node.decorator_list, node.returns])
+        return self._scope([node.args, *node.body, *getattr(node, "type_params", [])])
+
+    def _scope(self, trees: Iterable[ast.AST], *, is_class: bool = False) -> None:
+        scope = References(trees, self._elided)
+        # The functions in a class don't see its names, and its body reads a name from the module
+        # until it has bound it.
+        hidden = set() if is_class else scope._binds - scope._outside
+        self.loads |= {dotted for dotted in scope.loads if dotted[0] not in hidden}
+        self.imports += scope.imports
+
+
+def imported_module(statement: ast.ImportFrom, namespace: Namespace) -> ModuleType | None:
+    """Give the user's module that `from ... import` reads; None if installed or missing."""
+    package = namespace.get("__package__")
+    if statement.level and not package:
+        return None
+    name = "." * statement.level + (statement.module or "")
+    return user_module(resolve_name(name, package))
+
+
+# Where code is written
+
+
+class _File:
+    """One parsed source, with its functions by first line and its classes by qualified name."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.functions: dict[int, list[FunctionNode]] = defaultdict(list)
+        self.classes: dict[str, list[ast.ClassDef]] = defaultdict(list)
+        self.bindings: dict[str, list[ast.AST]] = defaultdict(list)
+        for node, name in _binding_nodes(tree.body):
+            self.bindings[name].append(node)
+        stack: list[tuple[ast.AST, str]] = [(tree, "")]
+        while stack:
+            node, prefix = stack.pop()
+            stack.extend((child, self._enter(child, prefix)) for child in ast.iter_child_nodes(node))
+
+    def _enter(self, node: ast.AST, prefix: str) -> str:
+        if isinstance(node, ast.ClassDef):
+            self.classes[prefix + node.name].append(node)
+            return f"{prefix}{node.name}."
+        if isinstance(node, FunctionNode):
+            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+            line = min(place.lineno for place in [node, *decorators])
+            self.functions[line].append(node)
+            return f"{prefix}{getattr(node, 'name', '<lambda>')}.<locals>."
+        return prefix
+
+
+def _binding_nodes(body: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
+    """Pair the module-level names with what gives them their values, also inside if, try, with."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node, node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                yield node, alias.asname or alias.name.partition(".")[0]
+        elif getattr(node, "body", None) is None or isinstance(node, ast.expr):
+            names = (name for name in ast.walk(node) if isinstance(name, ast.Name))
+            yield from ((node, name.id) for name in names if isinstance(name.ctx, ast.Store))
+        else:
+            children = list(ast.iter_child_nodes(node))
+            if isinstance(node, ast.For):  # its body is no part of what its target is
+                children[:2] = [ast.Assign(targets=[node.target], value=node.iter)]
+            yield from _binding_nodes(children)
+
+
+class Sources:
+    """The sources that one fingerprint needs, each read and parsed once."""
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        self._files: dict[str, _File | None] = {}
+
+    def _file(self, filename: str, namespace: Namespace) -> _File | None:
+        if filename not in self._files:
+            linecache.checkcache(filename)
+            lines = linecache.getlines(filename, dict(namespace))
+            self._files[filename] = _parse("".join(lines)) if filename != "<string>" else None
+        return self._files[filename]
+
+    def _files_of(self, namespace: Namespace) -> Iterator[_File]:
+        """Yield the file of a module, or the cells of a notebook, newest first."""
+        filename = namespace.get("__file__")
+        cells = [
+            name
+            for name, entry in reversed(list(linecache.cache.items()))
+            if len(entry) > 1 and entry[1] is None  # no date of change: it never was a file
+        ]
+        names = [filename] if filename else cells if namespace.get("__name__") == "__main__" else []
+        files = (self._file(name, namespace) for name in names)
+        yield from (file for file in files if file is not None)
+
+    def function(self, function: FunctionType) -> FunctionNode:
+        """Find the syntax tree of a function.
+
+        Raises:
+            InvalidStudyError: It has no source, or its source was edited since it was imported.
+        """
+        code, namespace = function.__code__, function.__globals__
+        for filename in (code.co_filename, namespace.get("__file__")):
+            file = self._file(filename, namespace) if filename else None
+            nodes = file.functions[code.co_firstlineno] if file else []
+            same = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
+            if code.co_name == "<lambda>":
+                same = _lambdas_at(code, [node for node in same if isinstance(node, ast.Lambda)])
+            if len({normal_form(node) for node in same}) == 1:
+                return same[0]
+        raise InvalidStudyError(
+            f"the source of {code.co_qualname!r} isn't found at line {code.co_firstlineno} of "
+            f"{code.co_filename!r}: define it in a file or a notebook cell, on a line of its own, "
+            "and reload what was edited since it was imported"
+        )
+
+    def class_(
+        self, cls: type, functions: Iterable[FunctionType]
+    ) -> tuple[ast.ClassDef, Namespace] | None:
+        """Find the syntax tree of a class and the globals that its body sees.
+
+        Args:
+            cls: A class of the user's.
+            functions: Its methods: their code says where it is written, which no class does.
+        """
+        qualname = cls.__qualname__
+        for function in functions:
+            code = function.__code__
+            if code.co_qualname.startswith(f"{qualname}."):
+                file = self._file(code.co_filename, function.__globals__)
+                for node in file.classes[qualname] if file else []:
+                    if node.lineno <= code.co_firstlineno <= (node.end_lineno or 0):
+                        return node, function.__globals__
+        namespace = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+        for file in self._files_of(namespace):
+            if file.classes[qualname]:
+                return max(file.classes[qualname], key=lambda node: node.lineno), namespace
+        return None
+
+    def bindings(
+        self, namespace: Namespace, name: str, value: object
+    ) -> tuple[list[ast.AST], Namespace]:
+        """Find what binds a module-level name, and the globals of the module that does.
+
+        Follows `from ... import` through the user's modules. An empty list: nothing is found.
+        """
+        file = next((file for file in self._files_of(namespace) if file.bindings[name]), None)
+        nodes = file.bindings[name] if file else []
+        stars = next((file.bindings["*"] for file in self._files_of(namespace)), [])
+        for node in nodes or stars:
+            if isinstance(node, ast.ImportFrom):
+                module = imported_module(node, namespace)
+                names = [alias.name for alias in node.names if name in (alias.asname, alias.name)]
+                origin = names[0] if names else name
+                if module and vars(module).get(origin, self) is value:
+                    return self.bindings(vars(module), origin, value)
+        return nodes, namespace
+
+
+def _parse(source: str) -> _File | None:
+    try:
+        return _File(ast.parse(source)) if source else None
+    except SyntaxError:
+        return None
+
+
+def _lambdas_at(code: CodeType, candidates: list[ast.Lambda]) -> list[ast.Lambda]:
+    """Keep the lambda whose body holds the positions of the code, of nested ones the innermost."""
+    places = [
+        ((line, column), (end_line, end_column))
+        for line, end_line, column, end_column in code.co_positions()
+        if line and end_line and column is not None and end_column
+    ]
+    if not places:  # the interpreter runs without columns
+        return candidates
+    start, end = min(place[0] for place in places), max(place[1] for place in places)
+    bodies = [(_start(node.body), _end(node.body), node) for node in candidates]
+    around = [body for body in bodies if body[0] <= start and end <= body[1]]
+    around.sort(key=lambda body: (body[0], [-number for number in body[1]]))
+    return [body[2] for body in around[-1:]]
+
+
+def _start(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    return node.end_lineno or 0, node.end_col_offset or 0

@@ -1,0 +1,103 @@
+"""What the core wishes, as it tells the world: imperatives, each with its reason.
+
+`RunPath`, `StopPath` and `EndRun` are for backends to perform. The others are decisions: they need
+nobody to act, and stand in the timeline so that replay, `explain` and the report can tell what was
+drawn, asked for and ended, and why.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from dasktune.plan.stage import Stage
+from dasktune.space.search_space import Point
+from dasktune.trial import TrialId, TrialStatus
+from dasktune.units import Step, WorkerId
+
+
+class StudyStatus(Enum):
+    """How a study stands."""
+
+    RUNNING = "running"
+    """Begun, not ended."""
+    COMPLETED = "completed"
+    """Nothing more is to be asked for."""
+    FAILED = "failed"
+    """It could not go on; the reason says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawTrial:
+    """Let a trial have a configuration."""
+
+    trial: TrialId
+    point: Point
+    """The draw; the study's space makes the configuration of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskTrial:
+    """Let a trial train up to a step."""
+
+    trial: TrialId
+    step: Step
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTrial:
+    """Let a trial be over."""
+
+    trial: TrialId
+    status: TrialStatus
+    """COMPLETED, STOPPED, DIVERGED or FAILED."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPath:
+    """Run stages one after the other on a slot, committing the state at the end of each."""
+
+    path: int
+    """Number of the path: events about it carry it."""
+    worker: WorkerId
+    slot: int
+    """From 0 to the worker's number of slots - 1; free until now."""
+    stages: tuple[Stage, ...]
+    """At least one; each starts where the one before it ends."""
+    is_warm: bool
+    """Whether the slot still holds the state that the first stage starts from."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopPath:
+    """Stop a running path at its next step boundary, commit there, and drop the rest of it.
+
+    The stage that is running is answered with the step that it reached; a path that was between
+    stages answers the next one with no step done.
+    """
+
+    path: int
+    worker: WorkerId
+    slot: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndStudy:
+    """Let a study be over."""
+
+    study: int
+    status: StudyStatus
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRun:
+    """Let the run be over: no study goes on, and no stage is running."""
+
+    reason: str
+
+
+Command: TypeAlias = DrawTrial | AskTrial | EndTrial | RunPath | StopPath | EndStudy | EndRun

@@ -1,0 +1,121 @@
+"""What a study gave: its trials, the best of them, and what sharing saved.
+
+Made from a core at any moment; the same object whether the study ran on machines or in the
+simulator.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dasktune.plan.merging import steps_requested, steps_unique
+from dasktune.space.configuration import Configuration
+from dasktune.study.commands import StudyStatus
+from dasktune.study.core import StudyCore
+from dasktune.study.study import Study
+from dasktune.study.study_run import StudyRun, TrialRecord
+from dasktune.study.timeline import Timeline
+from dasktune.trial import Report, TrialStatus
+from dasktune.units import Seconds, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What became of one trial."""
+
+    number: int
+    """Its number in the study, from 0."""
+    configuration: Configuration
+    """Its hyper-parameters, as schedules."""
+    status: TrialStatus
+    """How it ended."""
+    reason: str
+    """Why it ended; for a failed one with the traceback."""
+    reports: tuple[Report, ...]
+    """All it reported, by step."""
+    metrics: Mapping[str, float]
+    """Metrics of its best report; empty if it gave none."""
+    steps: Step
+    """Step of its best report; 0 if it gave none."""
+    steps_requested: Step
+    """The furthest step that it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a study gave."""
+
+    study: Study
+    """The study as it was described."""
+    status: StudyStatus | None
+    """How it ended; None if it never started."""
+    reason: str
+    """Why it ended."""
+    trials: tuple[TrialResult, ...]
+    """All trials drawn, by number."""
+    best: TrialResult | None
+    """The trial with the best report: of equal ones the one at the later step, then the one of the
+    lower number. None if no trial gave a report."""
+    steps_requested: int
+    """Steps if every trial ran alone, each counted once at its furthest request."""
+    steps_unique: int
+    """Distinct steps among them."""
+    steps_executed: int
+    """Steps that workers trained for all studies of the run."""
+    steps_recomputed: int
+    """Of those, steps trained more than once, or lost."""
+    makespan_s: Seconds
+    """Seconds from the first event to the last."""
+    worker_seconds: Seconds
+    """Seconds that workers were busy, for all studies of the run."""
+    timeline: Timeline = field(repr=False)
+    """Everything that happened and was decided."""
+
+    @property
+    def merge_rate(self) -> float:
+        """Requested over distinct steps; 1.0 where nothing is shared."""
+        return self.steps_requested / self.steps_unique if self.steps_unique else 1.0
+
+
+def results_of(core: StudyCore, timeline: Timeline) -> list[Result]:
+    """Return the results of all studies of a core, in their order."""
+    return [_result(core, run, timeline) for run in core.runs]
+
+
+def _result(core: StudyCore, run: StudyRun, timeline: Timeline) -> Result:
+    only = frozenset({run.index})
+    trials = tuple(_trial(record) for record in run.trials)
+    reported = [
+        (report.score, report.step, -trial.number)
+        for trial in trials
+        for report in trial.reports
+    ]
+    best = trials[-max(reported)[2]] if reported else None
+    return Result(
+        study=run.study,
+        status=run.status,
+        reason=run.reason,
+        trials=trials,
+        best=best,
+        steps_requested=steps_requested(core.plan, only),
+        steps_unique=steps_unique(core.plan, only),
+        steps_executed=core.plan.steps_executed,
+        steps_recomputed=core.plan.steps_recomputed,
+        makespan_s=core.now,
+        worker_seconds=core.worker_seconds,
+        timeline=timeline,
+    )
+
+
+def _trial(record: TrialRecord) -> TrialResult:
+    reports = tuple(sorted(record.reports, key=lambda report: report.step))
+    best = max(reports, key=lambda report: (report.score, report.step), default=None)
+    return TrialResult(
+        number=record.id.number,
+        configuration=record.configuration,
+        status=record.status,
+        reason=record.reason,
+        reports=reports,
+        metrics=best.metrics if best is not None else {},
+        steps=best.step if best is not None else 0,
+        steps_requested=record.planned.furthest,
+    )

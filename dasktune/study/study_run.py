@@ -1,0 +1,293 @@
+"""One study on its way: its trials, its sampler's and its tuner's runs.
+
+Called by the core only. Says what it decides as commands; the plan, the slots and other studies
+are the core's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import nan
+
+from dasktune.plan.search_plan import Answer, PlannedTrial, SearchPlan
+from dasktune.samplers.sampler import SamplerContext
+from dasktune.space.configuration import Configuration
+from dasktune.space.search_space import Point
+from dasktune.study.commands import (
+    AskTrial,
+    Command,
+    DrawTrial,
+    EndStudy,
+    EndTrial,
+    StudyStatus,
+)
+from dasktune.study.study import Study
+from dasktune.trial import Ending, Report, TrialId, TrialStatus
+from dasktune.tuners.tuner import TunerContext
+from dasktune.units import Step
+
+
+class TrialRecord:
+    """A trial, what it was asked and what it reported."""
+
+    __slots__ = ("asked", "configuration", "id", "planned", "reason", "reports", "status")
+
+    def __init__(self, trial: TrialId, configuration: Configuration, planned: PlannedTrial) -> None:
+        self.id = trial
+        self.configuration = configuration
+        self.planned = planned
+        self.status = TrialStatus.DRAWN
+        self.reason = ""
+        self.asked: Step = 0
+        self.reports: list[Report] = []
+
+    def copy(self, planned: PlannedTrial) -> "TrialRecord":
+        """Return a record that goes on from here by itself."""
+        twin = TrialRecord(self.id, self.configuration, planned)
+        twin.status, twin.reason, twin.asked = self.status, self.reason, self.asked
+        twin.reports = self.reports.copy()
+        return twin
+
+
+class StudyRun:
+    """One study on its way."""
+
+    def __init__(self, index: int, study: Study, plan: SearchPlan) -> None:
+        self.index = index
+        self.study = study
+        self.status: StudyStatus | None = None
+        self.reason = ""
+        self.trials: list[TrialRecord] = []
+        self.is_exhausted = False
+        self._plan = plan
+        self._sampler = study.sampler.start(
+            SamplerContext(space=study.space, n_trials=study.n_trials, seed=study.seed)
+        )
+        self._tuner = study.tuner.start(TunerContext(n_trials=study.n_trials, seed=study.seed))
+        self._may_ask = False
+        self._n_waiting = 0
+        self._n_failed = 0
+        self._has_report = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the study has begun and not ended."""
+        return self.status is StudyStatus.RUNNING
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the study has begun and ended."""
+        return self.status is not None and not self.is_running
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether no trial waits for a report."""
+        return self._n_waiting == 0
+
+    @property
+    def asks_on_demand(self) -> bool:
+        """Whether the tuner is asked only when a worker would idle."""
+        return self._tuner.asks_on_demand
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether asking the tuner could give a request."""
+        return self._may_ask and self.is_running
+
+    # --- drawing and asking -------------------------------------------------------------------
+
+    def start(self, commands: list[Command], recorded: Iterator[Point] | None) -> None:
+        """Begin; draw all trials if their draws do not depend on reports."""
+        self.status = StudyStatus.RUNNING
+        if self.study.sampler.draws_ahead:
+            while len(self.trials) < self.study.n_trials and self._draw(commands, recorded):
+                pass
+            if len(self.trials) < self.study.n_trials:
+                self._tuner = self.study.tuner.start(
+                    TunerContext(n_trials=len(self.trials), seed=self.study.seed)
+                )
+        self._may_ask = True
+
+    def _draw(self, commands: list[Command], recorded: Iterator[Point] | None) -> bool:
+        number = len(self.trials)
+        if recorded is None:
+            point = self._sampler.ask(number, self._new_steps)
+        else:
+            point = next(recorded, None)
+        if point is None:
+            self.is_exhausted = True
+            return False
+        self._sampler.record(number, point)
+        study = self.study
+        trial = TrialId(self.index, number)
+        configuration = study.space.configuration(point)
+        planned = self._plan.add(
+            trial,
+            study.family,
+            configuration,
+            stop=study.max_steps,
+            decision_steps=study.tuner.decision_steps,
+        )
+        self.trials.append(TrialRecord(trial, configuration, planned))
+        commands.append(DrawTrial(trial=trial, point=point))
+        return True
+
+    def _new_steps(self, configuration: Configuration, step: Step) -> int:
+        return self._plan.new_steps(self.study.family, configuration, step)
+
+    def ask(self, commands: list[Command], recorded: Iterator[Point] | None) -> Sequence[Answer]:
+        """Ask the tuner; return what the plan knows already of what it asks for."""
+        requests = self._tuner.ask()
+        self._may_ask = bool(requests) and self._tuner.asks_on_demand
+        answers: list[Answer] = []
+        for request in requests:
+            while request.trial >= len(self.trials) and self._draw(commands, recorded):
+                pass
+            if request.trial >= len(self.trials):  # the space is exhausted: there is no such trial
+                self._obey(self._tuner.end(request.trial, TrialStatus.STOPPED), commands)
+                continue
+            record = self.trials[request.trial]
+            record.status = TrialStatus.WAITING
+            record.asked = request.step
+            self._n_waiting += 1
+            commands.append(AskTrial(trial=record.id, step=request.step, reason=request.reason))
+            answers += self._plan.request(record.planned, request.step, request.report_steps)
+        return answers
+
+    # --- hearing ------------------------------------------------------------------------------
+
+    def hear(self, answer: Answer, commands: list[Command]) -> None:
+        """Let the trial of an answer, and the tuner, hear it."""
+        record = self.trials[answer.trial.id.number]
+        if record.status.is_final or not self.is_running:
+            return
+        if answer.metrics is None:
+            failure = answer.failure or "no metrics"
+            self._end(record, TrialStatus.FAILED, failure, commands)
+            self._tell_end(record, commands)
+            self._give_up_if_hopeless(failure, commands)
+            return
+        if self.study.metric not in answer.metrics:
+            names = ", ".join(sorted(answer.metrics)) or "none"
+            self.end(
+                StudyStatus.FAILED,
+                f"evaluate() gave no {self.study.metric!r}; it gave: {names}",
+                commands,
+            )
+            return
+        score = self.study.score(answer.metrics)
+        if score is None:
+            self._diverge(answer, commands)
+        else:
+            self._report(record, answer, answer.metrics, score, commands)
+
+    def _report(
+        self,
+        record: TrialRecord,
+        answer: Answer,
+        metrics: Mapping[str, float],
+        score: float,
+        commands: list[Command],
+    ) -> None:
+        following = self.study.tuner.next_decision(answer.step)
+        report = Report(
+            trial=record.id.number,
+            step=answer.step,
+            metrics=metrics,
+            score=score,
+            branch=None if following is None else self._plan.branch(record.planned, following),
+        )
+        record.reports.append(report)
+        self._has_report = True
+        if answer.step == record.asked:
+            record.status = TrialStatus.PAUSED
+            self._n_waiting -= 1
+        self._may_ask = True
+        self._obey(self._tuner.tell(report), commands)
+
+    def _diverge(self, answer: Answer, commands: list[Command]) -> None:
+        """End every trial that shares a state whose tuned metric is no finite number."""
+        value = (answer.metrics or {}).get(self.study.metric, nan)
+        vertex = self._plan.tree.vertex(answer.trial.node, answer.step)
+        reason = f"{self.study.metric} is {value} at step {answer.step}"
+        for planned in self._plan.live_below(vertex):
+            record = self._record(planned)
+            if record is not None and not record.status.is_final:
+                self._end(record, TrialStatus.DIVERGED, reason, commands)
+                self._tell_end(record, commands)
+
+    def _record(self, planned: PlannedTrial) -> TrialRecord | None:
+        return self.trials[planned.id.number] if planned.id.study == self.index else None
+
+    def _tell_end(self, record: TrialRecord, commands: list[Command]) -> None:
+        self._may_ask = True
+        self._obey(self._tuner.end(record.id.number, record.status), commands)
+
+    def _obey(self, endings: Sequence[Ending], commands: list[Command]) -> None:
+        ended = []
+        for ending in endings:
+            record = self.trials[ending.trial]
+            if not record.status.is_final:
+                self._conclude(record, ending.status, ending.reason, commands)
+                ended.append(record.planned)
+        self._plan.end(ended)
+
+    def _end(
+        self, record: TrialRecord, status: TrialStatus, reason: str, commands: list[Command]
+    ) -> None:
+        self._conclude(record, status, reason, commands)
+        self._plan.end([record.planned])
+
+    def _conclude(
+        self, record: TrialRecord, status: TrialStatus, reason: str, commands: list[Command]
+    ) -> None:
+        self._n_waiting -= record.status is TrialStatus.WAITING
+        self._n_failed += status is TrialStatus.FAILED
+        record.status, record.reason = status, reason
+        commands.append(EndTrial(trial=record.id, status=status, reason=reason))
+
+    # --- ending -------------------------------------------------------------------------------
+
+    def _give_up_if_hopeless(self, failure: str, commands: list[Command]) -> None:
+        if not self._has_report and self._n_failed >= self.study.max_failures and self.is_running:
+            self.end(
+                StudyStatus.FAILED,
+                f"the first {self._n_failed} trials all failed: {failure}",
+                commands,
+            )
+
+    def end_if_done(self, commands: list[Command]) -> None:
+        """End the study if its tuner waits for nothing and asks for nothing."""
+        if not self.is_running or self._may_ask or self._n_waiting:
+            return
+        n = len(self.trials)
+        reason = f"all {n} trials are over"
+        if self.is_exhausted:
+            reason = f"the space has only {n} configurations; all {n} trials are over"
+        if self._n_failed == n > 0:
+            self.end(StudyStatus.FAILED, f"all {n} trials failed", commands)
+        else:
+            self.end(StudyStatus.COMPLETED, reason, commands)
+
+    def end(self, status: StudyStatus, reason: str, commands: list[Command]) -> None:
+        """End the study and every trial that has not ended."""
+        self.status, self.reason = status, reason
+        ended = []
+        for record in self.trials:
+            if not record.status.is_final:
+                began = record.status is not TrialStatus.DRAWN
+                why = "never promoted" if began else "never asked to train"
+                if status is StudyStatus.FAILED:
+                    why = "the study ended"
+                self._conclude(record, TrialStatus.STOPPED, why, commands)
+                ended.append(record.planned)
+        self._plan.end(ended)
+        commands.append(EndStudy(study=self.index, status=status, reason=reason))
+
+    def copy(self, plan: SearchPlan) -> "StudyRun":
+        """Return a run that goes on from here by itself, on a copy of the plan."""
+        twin = object.__new__(StudyRun)
+        twin.__dict__.update(self.__dict__)
+        twin._plan = plan
+        twin.trials = [record.copy(plan.trials[record.id]) for record in self.trials]
+        twin._sampler = self._sampler.copy()
+        twin._tuner = self._tuner.copy()
+        return twin

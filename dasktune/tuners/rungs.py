@@ -1,0 +1,133 @@
+"""The arithmetic of rungs, and the ranking of the trials that stand on one.
+
+Shared by the halving family: where the rungs are, how many go on, who is ahead of whom.
+
+References:
+    [1] Jamieson & Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
+        Optimization", AISTATS 2016: successive halving.
+    [2] Li et al., "Hyperband", JMLR 18(185), 2018: r, R and eta; here `min_steps`, `max_steps` and
+        `reduction_factor`.
+    [3] Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020 (ASHA):
+        promote a trial that stands among the best floor(n / eta) of the n on its rung.
+"""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from math import inf
+from typing import Literal, TypeAlias, get_args
+
+from dasktune.errors import InvalidStudyError
+from dasktune.space.arguments import whole
+from dasktune.units import Step
+
+Ties: TypeAlias = Literal["number", "spread"]
+"""How equal scores are ranked: by the trial's number, or so that trials which part before the next
+rung come before trials that will still share everything there."""
+
+
+def check_ties(ties: object) -> None:
+    """Refuse a rule for ties that does not exist."""
+    if ties not in get_args(Ties):
+        raise InvalidStudyError(f"ties is {ties!r}; it must be 'number' or 'spread'")
+
+
+def check_factor(factor: object) -> None:
+    """Refuse a reduction factor that reduces nothing."""
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 < factor < inf:
+        raise InvalidStudyError(f"reduction_factor is {factor!r}; it must be a number > 1")
+
+
+def rung_steps(min_steps: Step, max_steps: Step, reduction_factor: float) -> tuple[Step, ...]:
+    """Return the steps at which trials are compared: r, r eta, r eta² … below R, and last R.
+
+    Powers that are not whole are rounded down, and never repeat a step.
+
+    Example:
+        >>> rung_steps(2, 18, 3)
+        (2, 6, 18)
+        >>> rung_steps(1, 20, 4)
+        (1, 4, 16, 20)
+    """
+    whole(min_steps, "min_steps", 1)
+    whole(max_steps, "max_steps", 1)
+    check_factor(reduction_factor)
+    if min_steps > max_steps:
+        raise InvalidStudyError(
+            f"min_steps is {min_steps} and max_steps is {max_steps}; min_steps must not be larger"
+        )
+    steps: list[Step] = []
+    at = float(min_steps)
+    while int(at) < max_steps:
+        if not steps or int(at) > steps[-1]:
+            steps.append(int(at))
+        at *= reduction_factor
+    return (*steps, max_steps)
+
+
+def check_rungs(rungs: Sequence[object]) -> tuple[Step, ...]:
+    """Return rungs given one by one, or refuse them."""
+    steps = tuple(whole(step, f"rungs[{i}]", 1) for i, step in enumerate(rungs))
+    if not steps or any(a >= b for a, b in zip(steps, steps[1:], strict=False)):
+        raise InvalidStudyError(
+            f"rungs is {list(rungs)!r}; it must be ascending steps, at least one"
+        )
+    return steps
+
+
+def n_promoted(n_trials: int, reduction_factor: float) -> int:
+    """Return how many of the trials on a rung go on: floor(n / eta)."""
+    return int(n_trials / reduction_factor)
+
+
+class Ranking:
+    """The trials that have finished a rung, best first.
+
+    Ranked by score, then by the rule for ties. Trials that diverged or failed stand last: they
+    count, and are never ahead of anybody.
+    """
+
+    __slots__ = ("_branches", "_places", "_ranked", "_ties")
+
+    def __init__(self, ties: Ties) -> None:
+        self._ties = ties
+        self._ranked: list[tuple[float, int, int]] = []  # (-score, how often seen, trial)
+        self._places: dict[int, tuple[float, int, int]] = {}
+        self._branches: Counter[tuple[float, Hashable]] = Counter()
+
+    def __len__(self) -> int:
+        """Return how many trials have finished the rung."""
+        return len(self._ranked)
+
+    def add(self, trial: int, score: float, branch: Hashable = None) -> tuple[float, int, int]:
+        """Put a trial in its place, and return the place: places compare as the ranking does.
+
+        Args:
+            trial: Its number.
+            score: Greater is better; `-inf` for a trial that gave no usable score.
+            branch: Identity of its history up to the next rung.
+        """
+        seen = 0
+        if self._ties == "spread" and branch is not None:
+            seen = self._branches[score, branch]
+            self._branches[score, branch] += 1
+        place = (-score, seen, trial)
+        insort(self._ranked, place)
+        self._places[trial] = place
+        return place
+
+    def rank(self, trial: int) -> int:
+        """Return how many trials are ahead of this one. O(log n)."""
+        return bisect_left(self._ranked, self._places[trial])
+
+    def best(self, n: int) -> list[int]:
+        """Return the numbers of the best `n` trials that have a usable score, best first."""
+        return [trial for lost, _, trial in self._ranked[:n] if lost != inf]
+
+    def copy(self) -> "Ranking":
+        """Return a ranking that goes on from here by itself."""
+        twin = Ranking(self._ties)
+        twin._ranked = self._ranked.copy()
+        twin._places = self._places.copy()
+        twin._branches = self._branches.copy()
+        return twin
