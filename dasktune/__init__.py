@@ -1,6 +1,7 @@
 """Tune deep-learning models on Dask clusters without training any step twice."""
 
 from dasktune.errors import BackendError, DasktuneError, InvalidStudyError, StageError
+from dasktune.explain import explain
 from dasktune.samplers.grid import Grid
 from dasktune.samplers.random import Random
 from dasktune.simulator.simulate import simulate
@@ -47,6 +48,7 @@ __all__ = [
     "cosine",
     "cosine_restarts",
     "cyclic",
+    "explain",
     "exponential",
     "join",
     "linear",

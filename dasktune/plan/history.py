@@ -6,9 +6,9 @@ Called by the prefix tree and the keys; knows schedules by two questions only, `
 from collections.abc import Iterator
 from heapq import merge
 
+from dasktune.space.configuration import Configuration
 from dasktune.space.schedule import Schedule
 from dasktune.space.schedule import same_until as schedule_same_until
-from dasktune.space.configuration import Configuration
 from dasktune.space.value import token
 from dasktune.units import Step
 

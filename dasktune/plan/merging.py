@@ -10,8 +10,8 @@ References:
 """
 
 from dasktune.plan.history import same_until
-from dasktune.plan.prefix_tree import Vertex
-from dasktune.plan.search_plan import PlannedTrial, SearchPlan
+from dasktune.plan.prefix_tree import PlannedTrial, Vertex
+from dasktune.plan.search_plan import SearchPlan
 from dasktune.space.configuration import Configuration
 from dasktune.units import Step
 

@@ -13,18 +13,14 @@ References:
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from dasktune.plan.history import changes, same_until, tokens_at
 from dasktune.plan.keys import Family, Link, first_link, next_link, state_key
 from dasktune.space.configuration import Configuration
+from dasktune.trial import TrialId
 from dasktune.units import Digest, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dasktune.plan.search_plan import PlannedTrial
 
 Weigh: TypeAlias = Callable[[Configuration, Step, Step], float]
 """Predicted cost, in seconds, of training a configuration from one step to another; additive."""
@@ -131,6 +127,29 @@ def _link(vertex: Vertex) -> Link:
         below.link = link
         at = below
     return link
+
+
+class PlannedTrial:
+    """A trial as the search plan sees it: a path through the prefix tree."""
+
+    __slots__ = ("decision_steps", "furthest", "heard", "id", "is_live", "node", "stop")
+
+    def __init__(
+        self, trial: TrialId, node: Node, stop: Step, decision_steps: tuple[Step, ...]
+    ) -> None:
+        self.id = trial
+        self.node = node
+        self.stop = stop
+        self.decision_steps = decision_steps
+        self.furthest: Step = 0  # the furthest step ever asked for
+        self.heard: Step = -1  # the furthest request that was answered
+        self.is_live = True
+
+    def copy(self, node: Node) -> "PlannedTrial":
+        """Return the same on a copy of the prefix tree."""
+        twin = PlannedTrial(self.id, node, self.stop, self.decision_steps)
+        twin.furthest, twin.heard, twin.is_live = self.furthest, self.heard, self.is_live
+        return twin
 
 
 class PrefixTree:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from dasktune.plan.keys import Family
 from dasktune.plan.owed import Owed, is_needed
-from dasktune.plan.prefix_tree import Node, PrefixTree, Vertex, Weigh
+from dasktune.plan.prefix_tree import PlannedTrial, PrefixTree, Vertex, Weigh
 from dasktune.space.configuration import Configuration
 from dasktune.trial import TrialId
 from dasktune.units import Digest, Step
@@ -26,29 +26,6 @@ from dasktune.units import Digest, Step
 def count_steps(_configuration: Configuration, start: Step, stop: Step) -> float:
     """Weigh training by its number of steps: one second each, whatever the values."""
     return float(stop - start)
-
-
-class PlannedTrial:
-    """A trial as the search plan sees it: a path through the prefix tree."""
-
-    __slots__ = ("decision_steps", "furthest", "heard", "id", "is_live", "node", "stop")
-
-    def __init__(
-        self, trial: TrialId, node: Node, stop: Step, decision_steps: tuple[Step, ...]
-    ) -> None:
-        self.id = trial
-        self.node = node
-        self.stop = stop
-        self.decision_steps = decision_steps
-        self.furthest: Step = 0  # the furthest step ever asked for
-        self.heard: Step = -1  # the furthest request that was answered
-        self.is_live = True
-
-    def copy(self, node: Node) -> "PlannedTrial":
-        """Return the same on a copy of the prefix tree."""
-        twin = PlannedTrial(self.id, node, self.stop, self.decision_steps)
-        twin.furthest, twin.heard, twin.is_live = self.furthest, self.heard, self.is_live
-        return twin
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +306,7 @@ class SearchPlan:
         return node.number, step
 
     def new_steps(self, family: Family, configuration: Configuration, step: Step) -> int:
-        """Return how many steps nobody has asked for yet a configuration would cost up to `step`."""
+        """Return how many steps that nobody has asked for yet a configuration would cost."""
         shared = self.tree.shared_until(family, configuration, step)
         if shared is None:
             return step

@@ -15,7 +15,6 @@ from dasktune.plan.paths import is_cut, stage_between
 from dasktune.plan.prefix_tree import Vertex
 from dasktune.plan.search_plan import SearchPlan
 from dasktune.plan.stage import Stage
-from dasktune.units import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ def _grow(stages: list[TreeStage], stored: Vertex, needed: set[int]) -> None:
         (stored, child, None) for child in stored.children() if child.serial in needed
     ]
     for start, first, parent in pending:  # grows while it is walked
-        reports: list[Step] = []
+        reports: list[int] = []
         at = first
         below = _needed_below(at, needed)
         while below and not at.waiting and not is_cut(at):

@@ -7,6 +7,7 @@ events that come at computed instead of measured times.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -67,10 +68,10 @@ class SimulatedBackend:
         self._raises = [fault for fault in world.faults if isinstance(fault, StageRaises)]
         self._n_attempts: dict[Digest, int] = {}
         for index, at_s in enumerate(world.join_times):
-            self._kernel.schedule(at_s, lambda index=index: self._join(index))
+            self._kernel.schedule(at_s, partial(self._join, index))
         for fault in world.faults:
             if isinstance(fault, WorkerDies):
-                self._kernel.schedule(fault.at_s, lambda fault=fault: self._die(fault))
+                self._kernel.schedule(fault.at_s, partial(self._die, fault))
             elif isinstance(fault, StateVanishes):
                 self._kernel.schedule(fault.at_s, self._vanish)
 
@@ -112,7 +113,7 @@ class SimulatedBackend:
                 del self._paths[number]
         self._tell(WorkerLeft(worker=worker, died=True, reason="simulated death"))
         if fault.back_after_s is not None:
-            self._kernel.schedule(fault.back_after_s, lambda: self._join(fault.worker))
+            self._kernel.schedule(fault.back_after_s, partial(self._join, fault.worker))
 
     def _vanish(self) -> None:
         if self._last_committed is not None:
@@ -135,10 +136,12 @@ class SimulatedBackend:
         path.began_s = self._kernel.now
         path.first_step_s = path.began_s + delay_s
         if self._does_raise(path.stage):
-            self._at(path, self._until(path, path.stage.start + path.stage.n_steps // 2), self._fail)
+            self._at(
+                path, self._until(path, path.stage.start + path.stage.n_steps // 2), self._fail
+            )
             return
         for step in path.stage.report_steps:
-            self._at(path, self._until(path, step), lambda p, step=step: self._report(p, step))
+            self._at(path, self._until(path, step), partial(self._report, step=step))
         self._at(path, self._duration(path, path.stage.stop), self._finish)
 
     def _at(self, path: _Running, delay_s: Seconds, action: _PathAction) -> None:

@@ -6,11 +6,10 @@ trainer: trials that share a state share its metrics.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TypeAlias
 
 from dasktune.errors import InvalidStudyError
-from dasktune.space.arguments import whole
+from dasktune.space.arguments import number, positive, whole
 from dasktune.space.configuration import Configuration
 from dasktune.space.value import Value
 from dasktune.units import Seconds, Step
@@ -82,8 +81,7 @@ class World:
         if not isinstance(self.workers, Sequence):
             whole(self.workers, "workers", 1)
         for speed in self.speeds:
-            if not (speed > 0 and isfinite(speed)):
-                raise InvalidStudyError(f"the speed of a worker is {speed!r}; it must be > 0")
+            positive(speed, "the speed of a worker")
         if not self.speeds or len(self.join_times) != len(self.speeds):
             raise InvalidStudyError(
                 f"join_s has {len(self.join_times)} times; it must have one for each of "
@@ -119,5 +117,5 @@ class World:
 
 
 def _check_seconds(name: str, value: Seconds) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    if number(value, name) < 0:
         raise InvalidStudyError(f"{name} is {value!r}; it must be a number of seconds >= 0")

@@ -84,7 +84,7 @@ class Join(Schedule):
         boundaries = rising(at, "join: at")
         if len(boundaries) != len(schedules) - 1:
             raise InvalidStudyError(
-                f"join of {len(schedules)} schedules takes {len(schedules) - 1} boundaries, "
+                f"join: at must have one step fewer than the {len(schedules)} schedules, "
                 f"got at={list(boundaries)}"
             )
         parts = [as_schedule(part, f"join: schedules[{i}]") for i, part in enumerate(schedules)]

@@ -17,7 +17,7 @@ from dasktune.space.schedule import Constant, Schedule
 from dasktune.space.value import shown
 
 _MAX_CORNERS = 256
-"""Combinations tried at birth: a millisecond; the rest are checked as they are drawn."""
+"""Combinations of arguments tried at birth: a millisecond; others are checked when drawn."""
 
 
 @final
@@ -79,7 +79,7 @@ class Template(Drawn):
         return self.kind(*map(_plain, outcomes))
 
     def corners(self) -> Iterator[object]:
-        """Give schedules made of extreme outcomes; at most 256."""
+        """Give schedules made of extreme outcomes."""
         return map(self.build, _combinations([part for _, part in self.arguments]))
 
     def __eq__(self, other: object) -> bool:
@@ -141,8 +141,14 @@ def _plain(outcome: object) -> object:
 
 
 def _combinations(parts: Sequence[object]) -> Iterator[tuple[object, ...]]:
+    """Vary each part alone, so that no corner of one is left out, then many parts together."""
     corners = [tuple(p.corners()) if isinstance(p, Drawn) else (p,) for p in parts]
-    return islice(product(*corners), _MAX_CORNERS)
+    first = tuple([each[0] for each in corners])
+    yield first
+    for i, each in enumerate(corners):
+        for corner in each[1:]:
+            yield (*first[:i], corner, *first[i + 1 :])
+    yield from islice(product(*corners), _MAX_CORNERS)
 
 
 def _key(part: object) -> Hashable:

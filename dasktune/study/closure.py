@@ -9,13 +9,14 @@ What is reached only through a string (`getattr`, `import_module`) isn't seen.
 """
 
 import ast
-import importlib
-import importlib.machinery
-import importlib.util
 import linecache
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from copy import copy
+from importlib.util import resolve_name
+from pathlib import PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -39,6 +40,9 @@ _BINDING_FIELD: dict[type[ast.AST], str] = {
     ast.MatchMapping: "rest",
 }
 """Where a name is bound without an `ast.Name`."""
+
+LOCATION = frozenset({"__file__", "__name__", "__package__", "__path__", "__spec__"})
+"""Names that say where a module is: they differ between a script and its import."""
 
 _SILENT_FIELDS = frozenset({"ctx", "kind", "type_comment"})
 
@@ -148,13 +152,45 @@ class References:
         self.imports += scope.imports
 
 
-def imported_module(statement: ast.ImportFrom, namespace: Namespace) -> ModuleType | None:
-    """Give the user's module that `from ... import` reads; None if installed or missing."""
+def imported(
+    statement: ast.Import | ast.ImportFrom, namespace: Namespace
+) -> Iterator[tuple[str, Namespace, Dotted]]:
+    """Yield each name that an import binds, and where in the user's modules it leads."""
+    for alias in statement.names:
+        name, top = alias.name, alias.name.partition(".")[0]
+        if isinstance(statement, ast.ImportFrom):
+            module = _origin(statement, namespace)
+            if module is not None:
+                if name not in vars(module):
+                    user_module(f"{module.__name__}.{name}")  # binds a submodule in its package
+                yield alias.asname or name, vars(module), (name,)
+        elif user_module(name) is not None:
+            yield (
+                alias.asname or top,
+                sys.modules,
+                tuple(name.split(".")) if alias.asname else (top,),
+            )
+
+
+def _origin(statement: ast.ImportFrom, namespace: Namespace) -> ModuleType | None:
     package = namespace.get("__package__")
     if statement.level and not package:
         return None
-    name = "." * statement.level + (statement.module or "")
-    return user_module(resolve_name(name, package))
+    return user_module(resolve_name("." * statement.level + (statement.module or ""), package))
+
+
+def defaults(function: FunctionType, node: FunctionNode) -> Iterator[tuple[str, object]]:
+    """Yield parameters with their defaults, except those that repeat a module-level name."""
+    names = [parameter.arg for parameter in [*node.args.posonlyargs, *node.args.args]]
+    written = dict(zip(reversed(names), reversed(node.args.defaults), strict=False))
+    given = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
+    for parameter, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        if default is not None:
+            written[parameter.arg] = default
+    for name, value in (given | (function.__kwdefaults__ or {})).items():
+        tree = written.get(name)
+        if not isinstance(tree, ast.Name) or function.__globals__.get(tree.id, tree) is not value:
+            yield name, value
 
 
 # Where code is written
@@ -172,7 +208,9 @@ class _File:
         stack: list[tuple[ast.AST, str]] = [(tree, "")]
         while stack:
             node, prefix = stack.pop()
-            stack.extend((child, self._enter(child, prefix)) for child in ast.iter_child_nodes(node))
+            stack.extend(
+                (child, self._enter(child, prefix)) for child in ast.iter_child_nodes(node)
+            )
 
     def _enter(self, node: ast.AST, prefix: str) -> str:
         if isinstance(node, ast.ClassDef):
@@ -193,7 +231,9 @@ def _binding_nodes(body: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
             yield node, node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
-                yield node, alias.asname or alias.name.partition(".")[0]
+                alone = copy(node)
+                alone.names = [alias]
+                yield alone, alias.asname or alias.name.partition(".")[0]
         elif getattr(node, "body", None) is None or isinstance(node, ast.expr):
             names = (name for name in ast.walk(node) if isinstance(name, ast.Name))
             yield from ((node, name.id) for name in names if isinstance(name.ctx, ast.Store))
@@ -237,8 +277,10 @@ class Sources:
             InvalidStudyError: It has no source, or its source was edited since it was imported.
         """
         code, namespace = function.__code__, function.__globals__
-        for filename in (code.co_filename, namespace.get("__file__")):
-            file = self._file(filename, namespace) if filename else None
+        for filename in (code.co_filename, str(namespace.get("__file__"))):
+            if PurePath(filename).name != PurePath(code.co_filename).name:
+                continue
+            file = self._file(filename, namespace)
             nodes = file.functions[code.co_firstlineno] if file else []
             same = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
             if code.co_name == "<lambda>":
@@ -250,6 +292,14 @@ class Sources:
             f"{code.co_filename!r}: define it in a file or a notebook cell, on a line of its own, "
             "and reload what was edited since it was imported"
         )
+
+    def functions(self, functions: Iterable[FunctionType]) -> set[ast.AST]:
+        """Find the syntax trees of those functions that have one."""
+        found: set[ast.AST] = set()
+        for function in functions:
+            with suppress(InvalidStudyError):
+                found.add(self.function(function))
+        return found
 
     def class_(
         self, cls: type, functions: Iterable[FunctionType]
@@ -263,7 +313,8 @@ class Sources:
         qualname = cls.__qualname__
         for function in functions:
             code = function.__code__
-            if code.co_qualname.startswith(f"{qualname}."):
+            is_own = function.__module__ == cls.__module__
+            if is_own and code.co_qualname.startswith(f"{qualname}."):
                 file = self._file(code.co_filename, function.__globals__)
                 for node in file.classes[qualname] if file else []:
                     if node.lineno <= code.co_firstlineno <= (node.end_lineno or 0):
@@ -286,12 +337,38 @@ class Sources:
         stars = next((file.bindings["*"] for file in self._files_of(namespace)), [])
         for node in nodes or stars:
             if isinstance(node, ast.ImportFrom):
-                module = imported_module(node, namespace)
-                names = [alias.name for alias in node.names if name in (alias.asname, alias.name)]
-                origin = names[0] if names else name
+                module = _origin(node, namespace)
+                origin = name if node.names[0].name == "*" else node.names[0].name
                 if module and vars(module).get(origin, self) is value:
                     return self.bindings(vars(module), origin, value)
         return nodes, namespace
+
+    def is_location(self, value: object, trees: Iterable[ast.AST], home: Namespace) -> bool:
+        """Say whether a value is text that its module computes from where it is.
+
+        Args:
+            value: What is bound to a module-level name.
+            trees: What binds it.
+            home: The globals of the module that does.
+        """
+        if not isinstance(value, str | PurePath):
+            return False
+        names_a_place = PurePath(value).is_absolute() or str(home.get("__name__")) in str(value)
+        return names_a_place and self._reads_location(trees, home, set())
+
+    def _reads_location(
+        self, trees: Iterable[ast.AST], home: Namespace, seen: set[tuple[int, str]]
+    ) -> bool:
+        names = {dotted[0] for dotted in References(trees).loads}
+        if names & LOCATION:
+            return True
+        for name in sorted(names & home.keys()):
+            value, key = home[name], (id(home), name)
+            if key not in seen and not isinstance(value, FunctionType | type | ModuleType):
+                seen.add(key)
+                if self._reads_location(*self.bindings(home, name, value), seen):
+                    return True
+        return False
 
 
 def _parse(source: str) -> _File | None:
@@ -310,16 +387,11 @@ def _lambdas_at(code: CodeType, candidates: list[ast.Lambda]) -> list[ast.Lambda
     ]
     if not places:  # the interpreter runs without columns
         return candidates
-    start, end = min(place[0] for place in places), max(place[1] for place in places)
-    bodies = [(_start(node.body), _end(node.body), node) for node in candidates]
-    around = [body for body in bodies if body[0] <= start and end <= body[1]]
-    around.sort(key=lambda body: (body[0], [-number for number in body[1]]))
-    return [body[2] for body in around[-1:]]
-
-
-def _start(node: ast.expr) -> tuple[int, int]:
-    return node.lineno, node.col_offset
-
-
-def _end(node: ast.expr) -> tuple[int, int]:
-    return node.end_lineno or 0, node.end_col_offset or 0
+    first, last = min(start for start, _ in places), max(end for _, end in places)
+    starts = {(node.body.lineno, node.body.col_offset): node for node in candidates}
+    around = [
+        start
+        for start, node in starts.items()
+        if start <= first and last <= (node.body.end_lineno or 0, node.body.end_col_offset or 0)
+    ]
+    return [starts[max(around)]] if around else []

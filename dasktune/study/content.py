@@ -26,6 +26,7 @@ from hashlib import sha256
 from pathlib import Path, PurePath
 from types import (
     BuiltinFunctionType,
+    CellType,
     FunctionType,
     MappingProxyType,
     MemberDescriptorType,
@@ -35,6 +36,9 @@ from types import (
 from typing import Any, TypeAlias
 
 from dasktune.errors import InvalidStudyError
+
+Foreign: TypeAlias = Any
+"""An object of the user's, asked for attributes that its type promises to nobody."""
 
 View: TypeAlias = tuple[str, list[tuple[str, object]]]
 """One level of a value: its own content, and (label, value) for all that it consists of."""
@@ -62,6 +66,7 @@ _REPR_IS_CONTENT = frozenset(
     }
 )
 _ATTRIBUTES_ARE_CONTENT = frozenset({"argparse.Namespace", "types.SimpleNamespace"})
+_CACHES = frozenset({"functools._lru_cache_wrapper"})
 _WITHOUT_EFFECT = frozenset({"logging.Logger"})
 """What can't change the result of a training, whatever it holds."""
 
@@ -109,6 +114,11 @@ def is_installed_function(function: FunctionType) -> bool:
     return _is_installed_file(filename)
 
 
+def is_generated(function: FunctionType) -> bool:
+    """Say whether a function was compiled from text that is in no file, as dataclasses do."""
+    return function.__code__.co_filename.startswith(("<string", "<attrs generated"))
+
+
 @cache
 def _is_installed_file(filename: str) -> bool:
     if _LIBRARY_FOLDERS.intersection(PurePath(filename).parts):
@@ -147,7 +157,7 @@ def user_module(name: str) -> ModuleType | None:
             if is_installed_module(top) or (place and _is_installed_file(place)):
                 return None
             importlib.import_module(name)
-        except Exception:  # noqa: BLE001 - whatever the module raises, only its name can count
+        except Exception:  # whatever a module raises, only its name can count then
             return None
     return None if is_installed_module(name) else sys.modules.get(name)
 
@@ -159,7 +169,7 @@ def view(value: object, path: str) -> View:
     """Show one level of a value that is no scalar, class, function or module.
 
     Args:
-        value: Any object.
+        value: Foreign object.
         path: How the user reaches it, for the message.
 
     Raises:
@@ -199,12 +209,35 @@ def functions_in(attribute: object) -> Iterator[FunctionType]:
             yield from functions_in(attribute.func)
 
 
+def wrapped_code(function: FunctionType) -> Iterator[FunctionType | type]:
+    """Yield the user's functions and classes that an installed wrapper holds."""
+    held = [vars(function).get("__wrapped__")]
+    for cell in function.__closure__ or ():
+        for content in contents(cell):
+            inner = list(content.values()) if isinstance(content, dict) else content
+            held += [content, *(inner if isinstance(inner, list | tuple) else ())]
+    for item in held:
+        thing = item.__func__ if isinstance(item, MethodType) else item
+        if isinstance(thing, FunctionType) and not is_installed_function(thing):
+            yield thing
+        if isinstance(thing, type) and not is_installed_class(thing):
+            yield thing
+
+
+def contents(cell: CellType) -> list[object]:
+    """Give what a closure's cell holds: one value, or none if its name isn't bound yet."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
 def _literal(value: object) -> str:
     text = hex(value) if type(value) is int else ascii(value)
     return f"{type(value).__name__} {text}"
 
 
-def _callable(value: Any) -> View | None:
+def _callable(value: Foreign) -> View | None:
     match value:
         case partial():
             parts = {"func": value.func, "args": value.args, "keywords": value.keywords}
@@ -216,15 +249,15 @@ def _callable(value: Any) -> View | None:
         case BuiltinFunctionType():
             module = value.__module__ or "builtins"
             return f"installed {public_name(module, value.__name__, value)}", []
-    if type(value).__module__ == "functools" and hasattr(value, "__wrapped__"):  # an lru_cache
-        return "cached", [(".__wrapped__", value.__wrapped__)]
-    functions = list(functions_in(value))
-    if functions:
-        return type(value).__name__, [(".__func__", function) for function in functions]
-    return None
+    cls = type(value)
+    inner = (
+        [getattr(value, "__wrapped__", None)] if _name_of(cls) in _CACHES else functions_in(value)
+    )
+    children: list[tuple[str, object]] = [(".__func__", function) for function in inner]
+    return (cls.__name__, children) if children else None
 
 
-def _singleton(value: Any) -> View | None:
+def _singleton(value: Foreign) -> View | None:
     """Show what its installed module holds under its own name, like numpy's `tanh`."""
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     module = getattr(value, "__module__", None) or type(value).__module__
@@ -237,7 +270,7 @@ def _singleton(value: Any) -> View | None:
     return (f"installed {known}", []) if owner is value else None
 
 
-def _array(value: Any) -> View | None:
+def _array(value: Foreign) -> View | None:
     """Show an array or a tensor by dtype, shape and bytes."""
     makers = (cls for cls in type(value).__mro__ if {"tobytes", "numpy"} & vars(cls).keys())
     maker, dtype = next(makers, None), getattr(value, "dtype", None)
@@ -253,7 +286,7 @@ def _array(value: Any) -> View | None:
         return None
 
 
-def _array_bytes(value: Any) -> bytes:
+def _array_bytes(value: Foreign) -> bytes:
     if not hasattr(value, "tobytes"):
         value = value.detach().cpu() if hasattr(value, "detach") else value
         try:
@@ -263,10 +296,10 @@ def _array_bytes(value: Any) -> bytes:
     return bytes(value.tobytes())
 
 
-def _text(value: Any) -> View | None:
+def _text(value: Foreign) -> View | None:
     cls = type(value)
     if isinstance(value, PurePath):
-        return f"path {ascii(value.as_posix())}", []
+        return f"path {value.as_posix()!a}", []
     if isinstance(value, re.Pattern):
         return "pattern", [(".pattern", value.pattern), (".flags", int(value.flags))]
     if _WITHOUT_EFFECT & _names_of(cls):
@@ -276,7 +309,7 @@ def _text(value: Any) -> View | None:
     return None
 
 
-def _container(value: Any) -> View | None:
+def _container(value: Foreign) -> View | None:
     match value:
         case Enum():
             name, number = value._name_, value._value_
@@ -300,7 +333,7 @@ def _container(value: Any) -> View | None:
     return base.__name__, [*kind, *children]
 
 
-def _items(value: Any, base: Any) -> list[tuple[str, object]]:
+def _items(value: Foreign, base: Foreign) -> list[tuple[str, object]]:
     if isinstance(value, OrderedDict):
         return [(f"<item {i}>", item) for i, item in enumerate(base.items(value))]
     return [
@@ -345,7 +378,7 @@ def _names_of(cls: type) -> set[str]:
     return {_name_of(base) for base in cls.__mro__}
 
 
-_KINDS: tuple[Callable[[Any], View | None], ...] = (
+_KINDS: tuple[Callable[[Foreign], View | None], ...] = (
     _callable,
     _array,
     _text,

@@ -232,7 +232,7 @@ class StudyCore:
             self.slots.free(path.slot, vertex)
 
     def _finished_late(self, event: StageFinished) -> None:
-        """A worker that was given up has committed after all: its state is as good as any."""
+        """Keep what a worker that was given up has committed after all: it is as good as any."""
         vertex = self.plan.found(event.stage, event.reached, event.executed_steps)
         if vertex is not None and event.metrics is not None:
             self._answers += self.plan.measured(vertex, event.metrics)

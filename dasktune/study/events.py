@@ -36,7 +36,7 @@ class WorkerLeft:
     worker: WorkerId
     """Its name; it may join again."""
     died: bool
-    """True: it broke off without being asked to go; the stages that it was executing are suspect."""
+    """True: it broke off without being asked to go; what it was executing is suspect."""
     reason: str = ""
     """What is known of the cause."""
 

@@ -32,36 +32,35 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import EnumMeta
 from hashlib import sha256
-from pathlib import PurePath
-from types import CellType, FunctionType, ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
 
 from dasktune.errors import InvalidStudyError
 from dasktune.study.closure import (
+    LOCATION,
     Dotted,
     FunctionNode,
     Namespace,
     References,
     Sources,
-    imported_module,
+    defaults,
+    imported,
     normal_form,
 )
 from dasktune.study.content import (
+    contents,
     functions_in,
+    is_generated,
     is_installed_class,
     is_installed_function,
     is_installed_module,
     plain,
     public_name,
-    user_module,
     view,
+    wrapped_code,
 )
 from dasktune.units import Digest
 
-_LOCATION = frozenset({"__file__", "__name__", "__package__", "__path__", "__spec__"})
-"""Names that say where a module is: they differ between a script and its import."""
-
-_MODULE_NAMES = _LOCATION | {"__builtins__", "__cached__", "__doc__", "__loader__"}
+_MODULE_NAMES = LOCATION | {"__builtins__", "__cached__", "__doc__", "__loader__"}
 """Names that Python puts into every module."""
 
 
@@ -107,11 +106,11 @@ def difference(old: Fingerprint, new: Fingerprint) -> tuple[str, ...]:
         return ()
     removed = {name for name, _ in set(old.parts) - set(new.parts)}
     added = {name for name, _ in set(new.parts) - set(old.parts)}
-    words = [
-        f"{name} {'added' if name not in removed else 'removed' if name not in added else 'changed'}"
-        for name in sorted(removed | added)
-    ]
-    return tuple(words) or ("the same parts refer to one another in another way",)
+    words = dict.fromkeys(removed, "removed") | dict.fromkeys(added, "added")
+    words |= dict.fromkeys(removed & added, "changed")
+    return tuple(f"{name} {words[name]}" for name in sorted(words)) or (
+        "the same parts refer to one another in another way",
+    )
 
 
 @dataclass(slots=True)
@@ -142,23 +141,26 @@ class _Graph:
             content, children = view(trainable, "trainable")
             root = self._add(id(trainable), content)
             for label, child in children:
-                self._edge(root, label, self._attribute(label, child))
+                path = f"trainable{label}"
+                is_attribute = label.startswith(".")
+                part = (
+                    self._named(path, path, child, path) if is_attribute else self._of(child, path)
+                )
+                self._edge(root, label, part)
         while self._pending:
             self._pending.pop()()
         return root
-
-    def _attribute(self, label: str, value: object) -> int:
-        path = f"trainable{label}"
-        if not label.startswith("."):
-            return self._of(value, path)
-        index = self._add((label,), "attribute", path)
-        self._edge(index, "is", self._of(value, path))
-        return index
 
     def _add(self, key: Hashable, content: str, name: str = "") -> int:
         self._index[key] = len(self.nodes)
         self.nodes.append(_Node(content, name))
         return self._index[key]
+
+    def _named(self, key: Hashable, name: str, value: object, path: str) -> int:
+        """Add a part that is a value under a name."""
+        index = self._add(key, "value", name)
+        self._edge(index, "is", self._of(value, path))
+        return index
 
     def _edge(self, index: int, label: str, target: int) -> None:
         self.nodes[index].edges.append((label, target))
@@ -212,7 +214,7 @@ class _Graph:
             owner = str(function.__globals__["__name__"])
             name = public_name(owner, code.co_qualname, function)
             index = self._add(id(function), f"installed {name}")
-            for wrapped in _wrapped_code(function):
+            for wrapped in wrapped_code(function):
                 self._edge(index, "wraps", self._of(wrapped, name))
             return index
         node = self._sources.function(function)
@@ -224,11 +226,11 @@ class _Graph:
         code = function.__code__
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         for name, cell in cells.items():
-            for content in _contents(cell):
+            for content in contents(cell):
                 path = f"closure variable {name!r} of {code.co_qualname}"
                 self._edge(index, f"closure {name}", self._of(content, path))
         self._link_references(index, References([node]), function.__globals__, cells)
-        for name, default in _defaults(function, node):
+        for name, default in defaults(function, node):
             self._try_edge(index, f"default {name}", default)
         for name, attribute in vars(function).items():
             self._try_edge(index, f".{name}", attribute)
@@ -243,8 +245,10 @@ class _Graph:
 
     def _class(self, cls: type) -> int:
         if is_installed_class(cls):
-            return self._add(id(cls), f"installed {public_name(cls.__module__, cls.__qualname__, cls)}")
-        functions = [f for attribute in vars(cls).values() for f in functions_in(attribute)]
+            return self._add(
+                id(cls), f"installed {public_name(cls.__module__, cls.__qualname__, cls)}"
+            )
+        functions = [f for value in vars(cls).values() for f in _user_functions(value)]
         definition = self._sources.class_(cls, functions)
         if definition is None:
             return self._sourceless_class(cls)
@@ -261,7 +265,7 @@ class _Graph:
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
             content = (cls._fields, getattr(cls, "_field_defaults", None))
         elif isinstance(cls, EnumMeta):
-            content = ([(name, member.value) for name, member in cls.__members__.items()], None)
+            content = ({name: cls[name].value for name in cls.__members__}, None)
         else:
             raise InvalidStudyError(
                 f"the source of class {cls.__qualname__!r} isn't found: define it in a file or a "
@@ -276,14 +280,14 @@ class _Graph:
             self._edge(index, f"base {i}", self._of(base, cls.__qualname__))
         if not is_installed_class(type(cls)):
             self._edge(index, "metaclass", self._of(type(cls), cls.__qualname__))
-        members = getattr(cls, "__members__", {}) if isinstance(cls, EnumMeta) else {}
         for name, attribute in vars(cls).items():
-            functions = [f for f in functions_in(attribute) if not is_installed_function(f)]
             is_special = name.startswith("__") and name.endswith("__")
+            functions = _user_functions(attribute)
             for function in functions:
-                if not (is_special and function.__code__.co_filename.startswith("<string")):
+                if not (is_special and is_generated(function)):
                     self._edge(index, f".{name}", self._of(function, name))
-            if not functions and not is_special and name not in members:
+            # What Enum puts into its classes follows from their syntax and differs by version.
+            if not (functions or is_special or isinstance(cls, EnumMeta)):
                 self._try_edge(index, f".{name}", attribute)
 
     # Names
@@ -298,7 +302,7 @@ class _Graph:
         """Follow all references of a syntax tree except names that are bound otherwise."""
         self._refer(index, (d for d in references.loads if d[0] not in bound), namespace)
         for statement in references.imports:
-            for name, space, origin in _imported(statement, namespace):
+            for name, space, origin in imported(statement, namespace):
                 loads = {d for d in references.loads if d[0] == name}
                 self._refer(index, ((*origin, *d[1:]) for d in loads), space)
 
@@ -323,90 +327,21 @@ class _Graph:
         trees, home = self._sources.bindings(namespace, name, value)
         if isinstance(value, FunctionType | type):
             found = self._attempt(lambda: self._of(value, path))
-        elif self._is_location(value, trees, home):
+        elif self._sources.is_location(value, trees, home):
             found = None
         else:
-            found = self._attempt(lambda: self._constant(key, name, value))
-        if found is None and trees:
-            found = self._add(key, "; ".join(normal_form(tree) for tree in trees), name)
-            self._pending.append(
-                lambda: self._link_references(found, References(trees), home)
-            )
-        return self._of(value, path) if found is None else found
-
-    def _constant(self, key: Hashable, name: str, value: object) -> int:
-        index = self._add(key, "constant", name)
-        self._edge(index, "is", self._of(value, name))
+            found = self._attempt(lambda: self._named(key, name, value, path))
+        if found is not None:
+            return found
+        if not trees:
+            return self._of(value, path)  # refused again, now for good
+        index = self._add(key, "; ".join(normal_form(tree) for tree in trees), name)
+        self._pending.append(lambda: self._link_references(index, References(trees), home))
         return index
 
-    def _is_location(self, value: object, trees: Iterable[Any], home: Namespace) -> bool:
-        """Say whether a value is text that was computed from where its module is."""
-        if not isinstance(value, str | PurePath):
-            return False
-        names_a_place = PurePath(value).is_absolute() or str(home.get("__name__")) in str(value)
-        return names_a_place and self._reads_location(trees, home, set())
 
-    def _reads_location(self, trees: Iterable[Any], home: Namespace, seen: set[Hashable]) -> bool:
-        names = {dotted[0] for dotted in References(trees).loads}
-        if names & _LOCATION:
-            return True
-        for name in sorted(names & home.keys()):
-            value, key = home[name], (id(home), name)
-            if key not in seen and not isinstance(value, FunctionType | type | ModuleType):
-                seen.add(key)
-                if self._reads_location(*self._sources.bindings(home, name, value), seen):
-                    return True
-        return False
-
-
-def _imported(
-    statement: ast.Import | ast.ImportFrom, namespace: Namespace
-) -> Iterator[tuple[str, Namespace, Dotted]]:
-    """Yield each name that an import binds, and where in the user's modules it leads."""
-    for alias in statement.names:
-        name, top = alias.name, alias.name.partition(".")[0]
-        if isinstance(statement, ast.ImportFrom):
-            module = imported_module(statement, namespace)
-            if module is not None:
-                if name not in vars(module):
-                    user_module(f"{module.__name__}.{name}")  # binds a submodule in its package
-                yield alias.asname or name, vars(module), (name,)
-        elif user_module(name) is not None:
-            path = name.split(".") if alias.asname else [top]
-            yield alias.asname or top, sys.modules, tuple(path)
-
-
-def _wrapped_code(function: FunctionType) -> Iterator[FunctionType | type]:
-    """Yield the user's functions and classes that an installed wrapper holds."""
-    held = [vars(function).get("__wrapped__")]
-    for cell in function.__closure__ or ():
-        for content in _contents(cell):
-            inner = content.values() if isinstance(content, Mapping) else content
-            held += [content, *(inner if isinstance(content, Mapping | list | tuple) else ())]
-    for thing in held:
-        if isinstance(thing, MethodType):
-            thing = thing.__func__
-        if isinstance(thing, FunctionType) and not is_installed_function(thing):
-            yield thing
-        if isinstance(thing, type) and not is_installed_class(thing):
-            yield thing
-
-
-def _contents(cell: CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # a name that its function has not bound yet
-        return []
-
-
-def _defaults(function: FunctionType, node: FunctionNode) -> Iterator[tuple[str, object]]:
-    """Yield the defaults of parameters, except those that just repeat a module-level name."""
-    arguments = node.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    values = function.__defaults__ or ()
-    found = dict(zip([a.arg for a in positional][len(positional) - len(values) :], values))
-    found |= function.__kwdefaults__ or {}
-    ...
+def _user_functions(attribute: object) -> list[FunctionType]:
+    return [f for f in functions_in(attribute) if not is_installed_function(f)]
 
 
 def _colours(nodes: list[_Node], *, across_names: bool) -> list[str]:
@@ -426,7 +361,9 @@ def _colours(nodes: list[_Node], *, across_names: bool) -> list[str]:
             for node, colour in zip(nodes, colours, strict=True)
         ]
         colours = [
-            _digest(str(n_rounds), content, *sorted(f"{label!a} {seen[i]}" for label, i in node.edges))
+            _digest(
+                str(n_rounds), content, *sorted(f"{label!a} {seen[i]}" for label, i in node.edges)
+            )
             for node, content in zip(nodes, contents, strict=True)
         ]
     return colours

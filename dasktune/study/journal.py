@@ -14,10 +14,9 @@ from typing import cast, get_args
 from dasktune.errors import BackendError
 from dasktune.plan.stage import Stage
 from dasktune.space.search_space import Point
-from dasktune.study.commands import Command
+from dasktune.study.commands import Command, StudyStatus
 from dasktune.study.events import Event
 from dasktune.trial import TrialId, TrialStatus
-from dasktune.study.commands import StudyStatus
 from dasktune.units import Seconds
 
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}

@@ -4,7 +4,7 @@ Protocols only. Implementations live above this layer; one contract tests all of
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from dasktune.space.value import Value
 from dasktune.study.commands import Command
@@ -25,10 +25,10 @@ class Trainable(Protocol):
     def evaluate(self) -> Mapping[str, float]:
         """Return metrics by name; leave the state as it is."""
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> object:
         """Return all that the steps to come depend on."""
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: object) -> None:
         """Take back what `state_dict` returned."""
 
 

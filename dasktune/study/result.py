@@ -85,9 +85,7 @@ def _result(core: StudyCore, run: StudyRun, timeline: Timeline) -> Result:
     only = frozenset({run.index})
     trials = tuple(_trial(record) for record in run.trials)
     reported = [
-        (report.score, report.step, -trial.number)
-        for trial in trials
-        for report in trial.reports
+        (report.score, report.step, -trial.number) for trial in trials for report in trial.reports
     ]
     best = trials[-max(reported)[2]] if reported else None
     return Result(

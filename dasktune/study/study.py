@@ -22,6 +22,7 @@ from dasktune.tuners.tuner import Tuner
 from dasktune.units import Step
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ANY_TEXT = re.compile(r".+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -55,7 +56,7 @@ class Study:
     fingerprint: Fingerprint = field(repr=False)
     """Digest of the training code, with its parts."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (all keywords: a study is described in one place)
         self,
         trainable: object,
         *,
@@ -95,15 +96,12 @@ class Study:
         _check_kind("sampler", chosen, Sampler, "dasktune.Random()")
         _check_kind("tuner", tuner, Tuner, "dasktune.FullTraining(max_steps=10)")
         _check_trainable(trainable)
-        if not isinstance(metric, str) or not metric:
-            raise InvalidStudyError(f"metric is {metric!r}; it must name a result of evaluate()")
+        _check_text("metric", metric, _ANY_TEXT, "the name of a result of evaluate()")
         if mode not in ("max", "min"):
             raise InvalidStudyError(f"mode is {mode!r}; it must be 'max' or 'min'")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidStudyError(
-                f"name is {name!r}; it must be letters, digits, '.', '_' and '-', "
-                "and begin with a letter or digit"
-            )
+        _check_text(
+            "name", name, _NAME, "letters, digits, '.', '_' and '-', first a letter or digit"
+        )
         given = {
             "trainable": trainable,
             "space": searched,
@@ -151,6 +149,11 @@ def _check_kind(name: str, value: object, kind: type, example: str) -> None:
     if not isinstance(value, kind):
         hint = "an instance, not the class" if isinstance(value, type) else "one"
         raise InvalidStudyError(f"{name} is {value!r}; it must be {hint}, such as {example}")
+
+
+def _check_text(name: str, value: object, pattern: re.Pattern[str], right: str) -> None:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise InvalidStudyError(f"{name} is {value!r}; it must be {right}")
 
 
 _METHODS = ("setup", "step", "evaluate", "state_dict", "load_state_dict")

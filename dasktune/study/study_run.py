@@ -7,7 +7,8 @@ are the core's.
 from collections.abc import Iterator, Mapping, Sequence
 from math import nan
 
-from dasktune.plan.search_plan import Answer, PlannedTrial, SearchPlan
+from dasktune.plan.prefix_tree import PlannedTrial
+from dasktune.plan.search_plan import Answer, SearchPlan
 from dasktune.samplers.sampler import SamplerContext
 from dasktune.space.configuration import Configuration
 from dasktune.space.search_space import Point

@@ -140,7 +140,7 @@ class _Run(TunerRun):
         return ()
 
     def _drop_paused(self, trial: int) -> None:
-        """A paused trial can diverge when a state that it shares does."""
+        """Forget a paused trial: it can diverge when a state that it shares does."""
         for rung in self._rungs:
             rung.paused = sorted(place for place in rung.paused if place[2] != trial)
 

@@ -14,6 +14,7 @@ References:
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from math import inf
 from typing import Literal, TypeAlias, get_args
 
@@ -68,7 +69,7 @@ def rung_steps(min_steps: Step, max_steps: Step, reduction_factor: float) -> tup
 def check_rungs(rungs: Sequence[object]) -> tuple[Step, ...]:
     """Return rungs given one by one, or refuse them."""
     steps = tuple(whole(step, f"rungs[{i}]", 1) for i, step in enumerate(rungs))
-    if not steps or any(a >= b for a, b in zip(steps, steps[1:], strict=False)):
+    if not steps or any(a >= b for a, b in pairwise(steps)):
         raise InvalidStudyError(
             f"rungs is {list(rungs)!r}; it must be ascending steps, at least one"
         )

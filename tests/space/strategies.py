@@ -32,6 +32,12 @@ from dasktune.space.value import Value
 HORIZON = 40
 """Steps that brute force looks at; the drawn schedules do most of what they do before."""
 
+
+def token_of(value: object) -> str:
+    """Give the token of a value that is canonical already."""
+    return token(value)  # type: ignore[arg-type]
+
+
 values: st.SearchStrategy[object] = st.recursive(
     st.none()
     | st.booleans()
@@ -125,8 +131,8 @@ finite_domains: st.SearchStrategy[Domain] = st.one_of(
         st.integers(1, 5),
     ),
     st.builds(lambda low, n: logint(low, low + n), st.integers(1, 9), st.integers(0, 20)),
-    st.lists(few_values, min_size=1, max_size=4, unique_by=lambda value: token_of(value)).map(
-        lambda options: choice(options)  # type: ignore[arg-type]
+    st.lists(few_values, min_size=1, max_size=4, unique_by=token_of).map(
+        choice  # type: ignore[arg-type]
     ),
 )
 continuous_domains: st.SearchStrategy[Domain] = st.one_of(
@@ -136,11 +142,6 @@ continuous_domains: st.SearchStrategy[Domain] = st.one_of(
     ),
 )
 domains = finite_domains | continuous_domains
-
-
-def token_of(value: object) -> str:
-    """Give the token of a value that is canonical already."""
-    return token(value)  # type: ignore[arg-type]
 
 
 @st.composite
