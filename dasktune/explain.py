@@ -67,7 +67,8 @@ def _outlook(study: Study) -> Iterator[str]:
     steps = study.tuner.decision_steps
     yield f"  {study.tuner}: decides at step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
     lengths = [stop - start for start, stop in pairwise((0, *steps))]
-    yield f"  a trial that is always promoted trains {' + '.join(map(str, lengths))} steps"
+    who = "a trial that is always promoted" if len(steps) > 1 else "every trial"
+    yield f"  {who} trains {' + '.join(map(str, lengths))} steps"
     for name in study.space.continuous_at_start():
         yield (
             f"  no two trials can share a step: {name} is drawn from a continuous range at step 0; "

@@ -18,21 +18,55 @@ def tokens_at(configuration: Configuration, step: Step) -> tuple[tuple[str, str]
     return tuple([(name, token(schedule.at(step))) for name, schedule in configuration.schedules])
 
 
-def same_until(a: Configuration, b: Configuration, stop: Step) -> Step:
-    """Return the first step before `stop` at which the two differ in any value, else `stop`.
+class Comparison:
+    """Compare histories, and remember where schedules part.
 
-    Configurations that do not have the same names differ at step 0.
+    The trials of a study are made of few schedules, met again and again: a pair that was walked
+    once is looked up from then on. Pairs that differ at once are not worth remembering.
     """
-    if a is b:
-        return stop
-    if len(a.schedules) != len(b.schedules):
-        return 0
-    for (name_a, schedule_a), (name_b, schedule_b) in zip(a.schedules, b.schedules, strict=True):
-        if name_a != name_b:
+
+    def __init__(self) -> None:
+        # By the identity of both; the schedules are kept, so that no identity is used twice.
+        self._parted: dict[tuple[int, int], tuple[Step, Step, Schedule, Schedule]] = {}
+
+    def same_until(self, a: Configuration, b: Configuration, stop: Step) -> Step:
+        """Return the first step before `stop` at which the two differ in any value, else `stop`.
+
+        Configurations that do not have the same names differ at step 0.
+        """
+        if a is b:
+            return stop
+        if len(a.schedules) != len(b.schedules):
             return 0
-        if schedule_a is not schedule_b:
-            stop = schedule_same_until(schedule_a, schedule_b, stop)
-    return stop
+        for (name_a, mine), (name_b, other) in zip(a.schedules, b.schedules, strict=True):
+            if name_a != name_b:
+                return 0
+            if mine is not other:
+                stop = self._schedules(mine, other, stop)
+        return stop
+
+    def _schedules(self, a: Schedule, b: Schedule, stop: Step) -> Step:
+        pair = (id(a), id(b))
+        known = self._parted.get(pair)
+        if known is not None:
+            parted, walked = known[:2]
+            if parted < walked or stop <= walked:
+                return min(parted, stop)
+        parted = schedule_same_until(a, b, stop)
+        if parted:
+            if len(self._parted) >= _MOST_PAIRS:
+                self._parted.clear()
+            self._parted[pair] = (parted, stop, a, b)
+        return parted
+
+
+_MOST_PAIRS = 100_000
+"""Pairs of schedules remembered; some 20 MB."""
+
+
+def same_until(a: Configuration, b: Configuration, stop: Step) -> Step:
+    """Return the first step before `stop` at which the two differ in any value, else `stop`."""
+    return Comparison().same_until(a, b, stop)
 
 
 def changes(

@@ -25,9 +25,12 @@ class _Run(SamplerRun):
     def __init__(self, points: Iterator[Point]) -> None:
         self._points = points
         self._drawn: set[Point] = set()
+        self._proposed: Point | None = None  # the same until it is recorded
 
     def ask(self, number: int, new_steps: NewSteps) -> Point | None:  # noqa: ARG002
-        return next((point for point in self._points if point not in self._drawn), None)
+        if self._proposed is None or self._proposed in self._drawn:
+            self._proposed = next((p for p in self._points if p not in self._drawn), None)
+        return self._proposed
 
     def record(self, number: int, point: Point) -> None:  # noqa: ARG002
         self._drawn.add(point)
@@ -36,4 +39,5 @@ class _Run(SamplerRun):
         self._points, points = tee(self._points)
         twin = type(self)(points)
         twin._drawn = self._drawn.copy()
+        twin._proposed = self._proposed
         return twin

@@ -17,6 +17,9 @@ from dasktune.space.search_space import Point
 
 _MOST_REPEATS = 64
 """Draws that may repeat in a row before the first point not drawn yet is taken in grid order."""
+_MOST_TRIES = 1000
+"""Draws in a row after which a repeat is taken where there is no grid: bounds that agree to twelve
+digits leave few values."""
 
 
 @final
@@ -47,6 +50,8 @@ class _Run(SamplerRun):
                 return point
             if self._size is not None and attempt >= _MOST_REPEATS:
                 return next(point for point in space.points() if point not in self._drawn)
+            if attempt >= _MOST_TRIES:
+                return point
         raise AssertionError("count() does not end")
 
     def record(self, number: int, point: Point) -> None:  # noqa: ARG002

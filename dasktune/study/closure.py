@@ -284,7 +284,7 @@ class Sources:
             nodes = file.functions[code.co_firstlineno] if file else []
             same = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
             if code.co_name == "<lambda>":
-                same = _lambdas_at(code, [node for node in same if isinstance(node, ast.Lambda)])
+                same = _lambdas_at(code, same)
             if len({normal_form(node) for node in same}) == 1:
                 return same[0]
         raise InvalidStudyError(
@@ -378,7 +378,7 @@ def _parse(source: str) -> _File | None:
         return None
 
 
-def _lambdas_at(code: CodeType, candidates: list[ast.Lambda]) -> list[ast.Lambda]:
+def _lambdas_at(code: CodeType, candidates: list[FunctionNode]) -> list[FunctionNode]:
     """Keep the lambda whose body holds the positions of the code, of nested ones the innermost."""
     places = [
         ((line, column), (end_line, end_column))
@@ -388,10 +388,11 @@ def _lambdas_at(code: CodeType, candidates: list[ast.Lambda]) -> list[ast.Lambda
     if not places:  # the interpreter runs without columns
         return candidates
     first, last = min(start for start, _ in places), max(end for _, end in places)
-    starts = {(node.body.lineno, node.body.col_offset): node for node in candidates}
-    around = [
-        start
-        for start, node in starts.items()
-        if start <= first and last <= (node.body.end_lineno or 0, node.body.end_col_offset or 0)
-    ]
-    return [starts[max(around)]] if around else []
+    around = {
+        (body.lineno, body.col_offset): node
+        for node in candidates
+        if isinstance(body := node.body, ast.expr)
+        and (body.lineno, body.col_offset) <= first
+        and last <= (body.end_lineno or 0, body.end_col_offset or 0)
+    }
+    return [around[max(around)]] if around else []

@@ -19,6 +19,7 @@ import sys
 import sysconfig
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache, cached_property, partial, partialmethod
@@ -115,8 +116,9 @@ def is_installed_function(function: FunctionType) -> bool:
 
 
 def is_generated(function: FunctionType) -> bool:
-    """Say whether a function was compiled from text that is in no file, as dataclasses do."""
-    return function.__code__.co_filename.startswith(("<string", "<attrs generated"))
+    """Say whether no file holds a method of a class: a dataclass, or Python itself, made it."""
+    code = function.__code__
+    return code.co_name == "__annotate__" or code.co_filename.startswith(("<string", "<attrs"))
 
 
 @cache
@@ -185,7 +187,7 @@ def view(value: object, path: str) -> View:
     )
 
 
-def plain(value: object) -> str | None:
+def plain(value: Foreign) -> str | None:
     """Write a scalar, or a list or tuple of scalars, as text; None for all else."""
     if type(value) in SCALARS:
         return _literal(value)
@@ -273,11 +275,12 @@ def _singleton(value: Foreign) -> View | None:
 def _array(value: Foreign) -> View | None:
     """Show an array or a tensor by dtype, shape and bytes."""
     makers = (cls for cls in type(value).__mro__ if {"tobytes", "numpy"} & vars(cls).keys())
-    maker, dtype = next(makers, None), getattr(value, "dtype", None)
-    if maker is None or dtype is None or not is_installed_class(maker):
+    maker = next(makers, None)
+    if maker is None or not is_installed_class(maker):
         return None
     children: list[tuple[str, object]] = [("<class>", type(value))]
     try:
+        dtype = value.dtype
         if getattr(dtype, "hasobject", False):  # its bytes are addresses
             return f"array {tuple(value.shape)}", [*children, (".tolist()", value.tolist())]
         data = sha256(_array_bytes(value)).hexdigest()
@@ -316,7 +319,7 @@ def _container(value: Foreign) -> View | None:
             children = [("<class>", type(value)), *([] if name else [("<value>", number)])]
             return f"member {name}", children
         case dict() | MappingProxyType():
-            base: type = dict if isinstance(value, dict) else MappingProxyType
+            base: Foreign = dict if isinstance(value, dict) else MappingProxyType
             children = _items(value, base)
         case list() | tuple() | deque():
             base = next(kind for kind in (list, tuple, deque) if isinstance(value, kind))
@@ -363,10 +366,12 @@ def _is_opaque(base: type) -> bool:
 def _attributes(value: object) -> list[tuple[str, object]]:
     """List what an object holds in its dict and its slots, by name."""
     found = dict(getattr(value, "__dict__", {}))
+    found.pop("__orig_class__", None)  # how typing remembers `Net[int]()`
     for cls in type(value).__mro__:
         for name, slot in vars(cls).items():
-            if isinstance(slot, MemberDescriptorType) and hasattr(value, name):
-                found[name] = slot.__get__(value)
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # a slot that nothing was put into
+                    found[name] = slot.__get__(value)
     return [(f".{name}", found[name]) for name in sorted(found)]
 
 

@@ -10,7 +10,8 @@ References:
         rung with n reports may go on while it is among the best floor(n / eta).
 
 Departure: trials that diverged or failed count among the n of their rung, behind all others, so
-that a space with many of them does not starve the promotions.
+that a space with many of them does not starve the promotions; one that diverged before it was asked
+for, since it shares a state with another, counts at the first rung.
 """
 
 from collections.abc import Sequence
@@ -95,6 +96,7 @@ class _Run(TunerRun):
         self._tuner = tuner
         self._n_trials = n_trials
         self._n_begun = 0
+        self._over: set[int] = set()  # trials that ended before they began
         self._rungs = [_Rung(step, tuner.ties) for step in tuner.decision_steps]
         self._rung_of: dict[int, int] = {}  # of trials that wait for a report
 
@@ -109,6 +111,8 @@ class _Run(TunerRun):
                 return self._request(
                     trial, index + 1, f"promoted: among the best {best} of {n} at step {rung.step}"
                 )
+        while self._n_begun in self._over:
+            self._n_begun += 1
         if self._n_begun < self._n_trials:
             self._n_begun += 1
             return self._request(self._n_begun - 1, 0, "begins at the first rung")
@@ -131,12 +135,15 @@ class _Run(TunerRun):
         self._rungs[index].finish(report)
         return ()
 
-    def end(self, trial: int, status: TrialStatus) -> Sequence[Ending]:  # noqa: ARG002
-        index = self._rung_of.pop(trial, None)
-        if index is not None:
-            self._rungs[index].ranking.add(trial, -inf)
-        else:
+    def end(self, trial: int, status: TrialStatus) -> Sequence[Ending]:
+        if trial < self._n_begun and trial not in self._rung_of:
             self._drop_paused(trial)
+            return ()
+        if trial >= self._n_begun:
+            self._over.add(trial)
+        index = self._rung_of.pop(trial, 0)
+        if status is not TrialStatus.STOPPED:
+            self._rungs[index].ranking.add(trial, -inf)
         return ()
 
     def _drop_paused(self, trial: int) -> None:
@@ -147,6 +154,7 @@ class _Run(TunerRun):
     def copy(self) -> Self:
         twin = type(self)(self._tuner, self._n_trials)
         twin._n_begun = self._n_begun
+        twin._over = self._over.copy()
         twin._rungs = [rung.copy(self._tuner.ties) for rung in self._rungs]
         twin._rung_of = self._rung_of.copy()
         return twin

@@ -13,7 +13,9 @@ References:
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable
+from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from math import inf
 from typing import Literal, TypeAlias, get_args
@@ -42,7 +44,8 @@ def check_factor(factor: object) -> None:
 def rung_steps(min_steps: Step, max_steps: Step, reduction_factor: float) -> tuple[Step, ...]:
     """Return the steps at which trials are compared: r, r eta, r eta² … below R, and last R.
 
-    Powers that are not whole are rounded down, and never repeat a step.
+    Powers that are not whole are rounded down, and never repeat a step. A factor counts as it is
+    written: 1.4 is 7/5, so that 45, 63 are rungs and no rounding error makes it 45, 62.
 
     Example:
         >>> rung_steps(2, 18, 3)
@@ -57,28 +60,42 @@ def rung_steps(min_steps: Step, max_steps: Step, reduction_factor: float) -> tup
         raise InvalidStudyError(
             f"min_steps is {min_steps} and max_steps is {max_steps}; min_steps must not be larger"
         )
+    return _powers(min_steps, max_steps, reduction_factor)
+
+
+@lru_cache
+def _powers(least: Step, most: Step, reduction_factor: float) -> tuple[Step, ...]:
+    p, q = _ratio(reduction_factor)
     steps: list[Step] = []
-    at = float(min_steps)
-    while int(at) < max_steps:
-        if not steps or int(at) > steps[-1]:
-            steps.append(int(at))
-        at *= reduction_factor
-    return (*steps, max_steps)
+    above, below = least, 1
+    while (step := above // below) < most:
+        if not steps or step > steps[-1]:
+            steps.append(step)
+        above, below = above * p, below * q
+    return (*steps, most)
 
 
-def check_rungs(rungs: Sequence[object]) -> tuple[Step, ...]:
+@lru_cache
+def _ratio(reduction_factor: float) -> tuple[int, int]:
+    return Fraction(str(reduction_factor)).as_integer_ratio()
+
+
+def check_rungs(rungs: object) -> tuple[Step, ...]:
     """Return rungs given one by one, or refuse them."""
-    steps = tuple(whole(step, f"rungs[{i}]", 1) for i, step in enumerate(rungs))
+    if isinstance(rungs, str | bytes) or not isinstance(rungs, Iterable):
+        raise InvalidStudyError(f"rungs is {rungs!r}; it must be a list of steps such as [2, 6]")
+    steps = tuple([whole(step, f"rungs[{i}]", 1) for i, step in enumerate(rungs)])
     if not steps or any(a >= b for a, b in pairwise(steps)):
         raise InvalidStudyError(
-            f"rungs is {list(rungs)!r}; it must be ascending steps, at least one"
+            f"rungs is {list(steps)!r}; it must be ascending steps, at least one"
         )
     return steps
 
 
 def n_promoted(n_trials: int, reduction_factor: float) -> int:
     """Return how many of the trials on a rung go on: floor(n / eta)."""
-    return int(n_trials / reduction_factor)
+    p, q = _ratio(reduction_factor)
+    return n_trials * q // p
 
 
 class Ranking:

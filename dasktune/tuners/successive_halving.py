@@ -62,7 +62,7 @@ class SuccessiveHalving(Tuner):
         check_ties(ties)
         if rungs is not None and (min_steps is not None or max_steps is not None):
             raise InvalidStudyError(
-                f"rungs is {list(rungs)!r} and min_steps or max_steps is given too; "
+                f"rungs is {rungs!r} and min_steps or max_steps is given too; "
                 "give either the rungs or both bounds"
             )
         if rungs is not None:
@@ -109,8 +109,11 @@ class _Run(TunerRun):
         self._reports[report.trial] = report
         return self._finish(report.trial)
 
-    def end(self, trial: int, status: TrialStatus) -> Sequence[Ending]:  # noqa: ARG002
-        self._reports[trial] = None
+    def end(self, trial: int, status: TrialStatus) -> Sequence[Ending]:
+        if status is not TrialStatus.STOPPED:
+            self._reports[trial] = None
+        if trial in self._entering:
+            self._entering.remove(trial)
         return self._finish(trial)
 
     def _finish(self, trial: int) -> Sequence[Ending]:

@@ -70,9 +70,11 @@ class TunerRun(ABC):
 
     @abstractmethod
     def end(self, trial: int, status: TrialStatus) -> Sequence[Ending]:
-        """Hear that a trial is over without the report it was asked for (DIVERGED or FAILED).
+        """Hear that a trial is over without the report it was asked for.
 
-        Return the trials that are over because of it.
+        DIVERGED or FAILED: it may wait for a report, be paused, or not have been asked for yet,
+        where it shares a state with one that was. STOPPED: the space is exhausted, there is no
+        such trial. Return the trials that are over because of it.
         """
 
     @abstractmethod

@@ -158,6 +158,7 @@ def test_integers_that_are_multiplied_by_an_integer_stay_integers() -> None:
     doubled = step_decay(64, factor=2, at=[3, 6])
     assert typed(doubled.changes(0, 9)) == typed([(0, 64), (3, 128), (6, 256)])
     assert token(step_decay(64, factor=0.5, at=[3]).at(0)) == token(64.0)
+    assert step_decay(64, factor=2, at=[3]) != step_decay(64.0, factor=2, at=[3])
 
 
 def test_a_rate_that_leaves_the_floats_ends_in_infinity_or_zero() -> None:
@@ -232,6 +233,13 @@ def test_sparse_schedules_look_only_at_what_changes() -> None:
     for schedule in sparse:
         assert len(list(schedule.changes(0, far + 10))) < 10
         assert len(list(schedule.changes(far - 10, far + 10))) < 4
+
+
+def test_a_far_step_of_a_periodic_schedule_is_found_at_once() -> None:
+    far = 3 * 10**15
+    assert cosine_restarts(1, 3).at(far) == cosine_restarts(1, 3, 2).at(0) == 1.0
+    assert cosine_restarts(1, 3, 2).at(3 * (2**60 - 1)) == 1.0
+    assert cyclic(0, 1, 3).at(far + 3) == 1.0
 
 
 def test_changes_are_found_lazily() -> None:

@@ -288,8 +288,9 @@ def test_hyper_parameters_that_no_two_trials_can_share_are_named(
 def test_a_conditional_name_is_continuous_only_if_it_is_so_in_all_options() -> None:
     free, fixed = {"a": uniform(0, 1)}, {"a": 0.5}
     mixed = SearchSpace({"kind": choice({"x": free, "y": fixed})})
+    reverse = SearchSpace({"kind": choice({"x": fixed, "y": free})})
     both = SearchSpace({"kind": choice({"x": free, "y": free, "z": {}})})
-    assert mixed.continuous_at_start() == ()
+    assert mixed.continuous_at_start() == reverse.continuous_at_start() == ()
     assert both.continuous_at_start() == ("a",)
 
 
