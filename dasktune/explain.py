@@ -6,14 +6,15 @@ reason was returned by the decision that it explains.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from dasktune.errors import InvalidStudyError
 from dasktune.plan.history import same_until
-from dasktune.plan.merging import why_shared
+from dasktune.plan.merging import distinct_steps, why_shared
 from dasktune.plan.stage import Stage
+from dasktune.space.configuration import Configuration
 from dasktune.study.commands import AskTrial, RunPath
-from dasktune.study.events import StageFailed, StageFinished
+from dasktune.study.core import StudyCore
+from dasktune.study.events import StageFailed, StageFinished, StudyStarted
 from dasktune.study.result import Result, TrialResult
 from dasktune.study.study import Study
 from dasktune.units import Digest, Seconds
@@ -64,16 +65,36 @@ def _outlook(study: Study) -> Iterator[str]:
     )
     if n < study.n_trials:
         yield f"  the space has only {size} configurations; {study.n_trials} trials were asked for"
-    steps = study.tuner.decision_steps
-    yield f"  {study.tuner}: decides at step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
-    lengths = [stop - start for start, stop in pairwise((0, *steps))]
-    who = "a trial that is always promoted" if len(steps) > 1 else "every trial"
-    yield f"  {who} trains {' + '.join(map(str, lengths))} steps"
+    yield f"  {study.tuner}"
+    yield from _rungs(study, n)
     for name in study.space.continuous_at_start():
         yield (
             f"  no two trials can share a step: {name} is drawn from a continuous range at step 0; "
             "give it a choice of values, or a step="
         )
+
+
+def _rungs(study: Study, n: int) -> Iterator[str]:
+    """Say how many trials train how far, and how much of that is shared."""
+    steps = study.tuner.decision_steps
+    configurations = _drawn_ahead(study)
+    before = 0
+    for step, n_asked in zip(steps, study.tuner.outlook(n), strict=True):
+        line = f"  steps {before} to {step}: {n_asked} trials, {n_asked * (step - before)} steps"
+        if configurations:
+            alone, distinct = step * len(configurations), distinct_steps(configurations, step)
+            line += f"; if all came to step {step}, {distinct} of {alone} steps would be distinct"
+        yield line
+        before = step
+
+
+def _drawn_ahead(study: Study) -> list[Configuration]:
+    """Return the configurations of a study whose draws do not wait for reports."""
+    if not study.sampler.draws_ahead:
+        return []
+    core = StudyCore([study])
+    core.handle(StudyStarted(study=0), 0.0)
+    return [record.configuration for record in core.runs[0].trials]
 
 
 def _outcome(result: Result) -> Iterator[str]:

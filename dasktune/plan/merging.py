@@ -9,10 +9,14 @@ References:
         2022: merge rate p of one study, k-wise rate q of several.
 """
 
+from collections.abc import Sequence
+
 from dasktune.plan.history import same_until
+from dasktune.plan.keys import Family
 from dasktune.plan.prefix_tree import PlannedTrial, Vertex
 from dasktune.plan.search_plan import SearchPlan
 from dasktune.space.configuration import Configuration
+from dasktune.trial import TrialId
 from dasktune.units import Step
 
 
@@ -38,6 +42,16 @@ def merge_rate(plan: SearchPlan, studies: frozenset[int] | None = None) -> float
     """Return requested over distinct steps: 1.0 where nothing is shared, or asked for."""
     unique = steps_unique(plan, studies)
     return steps_requested(plan, studies) / unique if unique else 1.0
+
+
+def distinct_steps(configurations: Sequence[Configuration], stop: Step) -> int:
+    """Return the distinct steps of these histories, all of one family, up to a step."""
+    plan = SearchPlan()
+    family = Family("", 0)
+    for number, configuration in enumerate(configurations):
+        trial = plan.add(TrialId(0, number), family, configuration, stop=stop, decision_steps=())
+        plan.request(trial, stop)
+    return plan.steps_unique
 
 
 def why_shared(a: Configuration, b: Configuration, stop: Step) -> str:

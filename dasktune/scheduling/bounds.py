@@ -13,7 +13,7 @@ s seconds no more than B(s), with the longest path below in its place. The rest 
 at best.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dasktune.plan.stage_tree import StageTree
@@ -89,18 +89,60 @@ def least_worker_seconds(
     startup_s: Seconds = 0.0,
     load_s: Seconds = 0.0,
     save_s: Seconds = 0.0,
+    evaluate_s: Seconds = 0.0,
 ) -> Seconds:
-    """Return worker-seconds that no schedule can undercut.
+    """Return worker-seconds that no schedule can undercut, if no state is forked in memory.
 
     A schedule cuts the tree into chains, each on one worker; every leaf ends one chain. Every chain
-    pays `startup_s`, those that do not begin at a root `load_s`, and every fork is saved once.
+    pays `startup_s`, those that do not begin at a fresh state `load_s`, every fork is saved once
+    and every wanted state evaluated once.
+
+    Args:
+        tree: The stages.
+        durations: Seconds of training of each.
+        startup_s: Seconds of setting a trainable up.
+        load_s: Seconds of loading a state.
+        save_s: Seconds of committing a state.
+        evaluate_s: Seconds of taking metrics.
     """
     below = tree.children()
-    leaves = sum(not children for children in below)
-    forks = sum(len(children) > 1 for children in below)
-    fresh = sum(tree.stages[root].stage.start_key is None for root in tree.roots())
-    chains_loaded = max(0, leaves - fresh)
-    return sum(durations) + leaves * startup_s + chains_loaded * load_s + forks * save_s
+    n_leaves = sum(not children for children in below)
+    n_forks = sum(len(children) > 1 for children in below)
+    n_fresh = sum(tree.stages[root].stage.start_key is None for root in tree.roots())
+    n_reports = sum(s.stage.evaluates + len(s.stage.report_steps) for s in tree.stages)
+    return (
+        sum(durations)
+        + n_leaves * startup_s
+        + max(0, n_leaves - n_fresh) * load_s
+        + n_forks * save_s
+        + n_reports * evaluate_s
+    )
+
+
+def sharing_pays(
+    n_branches: int, prefix_s: Seconds, *, load_s: Seconds = 0.0, save_s: Seconds = 0.0
+) -> bool:
+    """Say whether training a prefix once costs less than once for each branch.
+
+    It does if (k - 1)(w - load) > save: one branch goes on with the state in memory.
+    """
+    return (n_branches - 1) * (prefix_s - load_s) > save_s
+
+
+def most_speedup(merge_rate: float, trial_based_s: Seconds, critical_path_s: Seconds) -> float:
+    """Return what sharing can gain at most over trial-based execution on the same workers.
+
+    Args:
+        merge_rate: Requested over distinct steps, as the tuner really asked.
+        trial_based_s: Makespan without sharing on these workers.
+        critical_path_s: Longest chain of stages: more workers do not help beyond it.
+    """
+    return min(merge_rate, trial_based_s / critical_path_s)
+
+
+def rungs_lower_s(rungs: Iterable[MakespanBounds]) -> Seconds:
+    """Return the lower bound of synchronous halving: rungs wait for one another, so theirs add."""
+    return sum(bounds.lower_s for bounds in rungs)
 
 
 def _doable(s: Seconds, offsets: Sequence[Seconds], durations: Sequence[Seconds]) -> Seconds:

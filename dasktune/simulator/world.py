@@ -6,6 +6,7 @@ trainer: trials that share a state share its metrics.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import TypeAlias
 
 from dasktune.errors import InvalidStudyError
@@ -48,6 +49,36 @@ class StateVanishes:
     """At a given time the state that was committed last cannot be read any more."""
 
     at_s: Seconds
+
+
+def deaths(
+    *,
+    seed: int,
+    workers: int,
+    mean_s: Seconds,
+    until_s: Seconds,
+    back_after_s: Seconds | None = None,
+) -> tuple[WorkerDies, ...]:
+    """Return a seeded script of deaths: each worker's come independently of the others'.
+
+    Args:
+        seed: Another seed gives another script.
+        workers: How many workers there are.
+        mean_s: Mean seconds between two deaths of one worker (exponentially distributed).
+        until_s: No death comes later.
+        back_after_s: Seconds until a dead worker joins again; None: it stays away, and dies once.
+    """
+    positive(mean_s, "mean_s")
+    script = []
+    for worker in range(workers):
+        draws = Random(f"{seed}:{worker}")
+        at_s = draws.expovariate(1 / mean_s)
+        while at_s <= until_s:
+            script.append(WorkerDies(worker=worker, at_s=at_s, back_after_s=back_after_s))
+            if back_after_s is None:
+                break
+            at_s += back_after_s + draws.expovariate(1 / mean_s)
+    return tuple(script)
 
 
 Fault: TypeAlias = WorkerDies | StageRaises | StateVanishes

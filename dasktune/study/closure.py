@@ -260,13 +260,13 @@ class Sources:
 
     def _files_of(self, namespace: Namespace) -> Iterator[_File]:
         """Yield the file of a module, or the cells of a notebook, newest first."""
-        filename = namespace.get("__file__")
-        cells = [
-            name
-            for name, entry in reversed(list(linecache.cache.items()))
-            if len(entry) > 1 and entry[1] is None  # no date of change: it never was a file
-        ]
-        names = [filename] if filename else cells if namespace.get("__name__") == "__main__" else []
+        names: Iterable[str] = ()
+        if namespace.get("__file__"):
+            names = (namespace["__file__"],)
+        elif namespace.get("__name__") == "__main__":
+            entries = reversed(list(linecache.cache.items()))
+            # What never was a file has no date of change.
+            names = (name for name, entry in entries if len(entry) > 1 and entry[1] is None)
         files = (self._file(name, namespace) for name in names)
         yield from (file for file in files if file is not None)
 

@@ -159,7 +159,7 @@ def user_module(name: str) -> ModuleType | None:
             if is_installed_module(top) or (place and _is_installed_file(place)):
                 return None
             importlib.import_module(name)
-        except Exception:  # whatever a module raises, only its name can count then
+        except (Exception, SystemExit):  # whatever a module raises, only its name can count then
             return None
     return None if is_installed_module(name) else sys.modules.get(name)
 
@@ -171,7 +171,7 @@ def view(value: object, path: str) -> View:
     """Show one level of a value that is no scalar, class, function or module.
 
     Args:
-        value: Foreign object.
+        value: Any object.
         path: How the user reaches it, for the message.
 
     Raises:
@@ -213,11 +213,11 @@ def functions_in(attribute: object) -> Iterator[FunctionType]:
 
 def wrapped_code(function: FunctionType) -> Iterator[FunctionType | type]:
     """Yield the user's functions and classes that an installed wrapper holds."""
-    held = [vars(function).get("__wrapped__")]
-    for cell in function.__closure__ or ():
-        for content in contents(cell):
-            inner = list(content.values()) if isinstance(content, dict) else content
-            held += [content, *(inner if isinstance(inner, list | tuple) else ())]
+    cells = [content for cell in function.__closure__ or () for content in contents(cell)]
+    held = [*vars(function).values(), *cells]
+    for item in list(held):  # a registry, or a pipeline
+        inner = list(item.values()) if isinstance(item, dict | MappingProxyType) else item
+        held += inner if isinstance(inner, list | tuple) else ()
     for item in held:
         thing = item.__func__ if isinstance(item, MethodType) else item
         if isinstance(thing, FunctionType) and not is_installed_function(thing):
@@ -278,7 +278,8 @@ def _array(value: Foreign) -> View | None:
     maker = next(makers, None)
     if maker is None or not is_installed_class(maker):
         return None
-    children: list[tuple[str, object]] = [("<class>", type(value))]
+    cls = type(value)
+    children = [("<class>", cls), *([] if is_installed_class(cls) else _attributes(value))]
     try:
         dtype = value.dtype
         if getattr(dtype, "hasobject", False):  # its bytes are addresses
@@ -324,6 +325,7 @@ def _container(value: Foreign) -> View | None:
         case list() | tuple() | deque():
             base = next(kind for kind in (list, tuple, deque) if isinstance(value, kind))
             children = [(f"[{i}]", item) for i, item in enumerate(base.__iter__(value))]
+            children += [(".maxlen", value.maxlen)] if isinstance(value, deque) else []
         case set() | frozenset():
             base = set if isinstance(value, set) else frozenset
             children = [("<item>", item) for item in base.__iter__(value)]

@@ -322,22 +322,26 @@ class _Graph:
         if key in self._index:
             return self._index[key]
         value, path = namespace[name], f"module-level name {name!r}"
-        if isinstance(value, ModuleType):
+        if isinstance(value, ModuleType) or _is_written(value):
             return self._of(value, path)
         trees, home = self._sources.bindings(namespace, name, value)
-        if isinstance(value, FunctionType | type):
-            found = self._attempt(lambda: self._of(value, path))
-        elif self._sources.is_location(value, trees, home):
-            found = None
-        else:
-            found = self._attempt(lambda: self._named(key, name, value, path))
-        if found is not None:
-            return found
+        if not self._sources.is_location(value, trees, home):
+            is_code = isinstance(value, FunctionType | type)
+            found = self._attempt(
+                lambda: self._of(value, path) if is_code else self._named(key, name, value, path)
+            )
+            if found is not None:
+                return found
         if not trees:
             return self._of(value, path)  # refused again, now for good
         index = self._add(key, "; ".join(normal_form(tree) for tree in trees), name)
         self._pending.append(lambda: self._link_references(index, References(trees), home))
         return index
+
+
+def _is_written(value: object) -> bool:
+    """Say whether a value is a function of a file, which must not be taken from anywhere else."""
+    return isinstance(value, FunctionType) and not value.__code__.co_filename.startswith("<")
 
 
 def _user_functions(attribute: object) -> list[FunctionType]:

@@ -21,7 +21,15 @@ from math import inf
 from typing import Self, final
 
 from dasktune.trial import Ending, Report, Request, TrialStatus
-from dasktune.tuners.rungs import Ranking, Ties, check_factor, check_ties, n_promoted, rung_steps
+from dasktune.tuners.rungs import (
+    Ranking,
+    Ties,
+    check_factor,
+    check_ties,
+    n_promoted,
+    rung_steps,
+    survivors,
+)
 from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
 from dasktune.units import Step
 
@@ -54,6 +62,10 @@ class ASHA(Tuner):
     def decision_steps(self) -> tuple[Step, ...]:
         """The rungs."""
         return rung_steps(self.min_steps, self.max_steps, self.reduction_factor)
+
+    def outlook(self, n_trials: int) -> tuple[int, ...]:
+        """Return the trials on each rung: 1, 1 / eta, 1 / eta² … of all, rounded down each time."""
+        return survivors(n_trials, len(self.decision_steps), self.reduction_factor)
 
     def start(self, context: TunerContext) -> "TunerRun":
         """Begin a run of this policy."""

@@ -51,6 +51,10 @@ class FullTraining(Tuner):
             return ()
         return tuple(range(self.report_every, self.max_steps, self.report_every))
 
+    def outlook(self, n_trials: int) -> tuple[int, ...]:
+        """Return that all trials are trained to the end."""
+        return (n_trials,)
+
     def start(self, context: TunerContext) -> "TunerRun":
         """Begin a run of this policy."""
         return _Run(self, context.n_trials)

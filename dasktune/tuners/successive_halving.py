@@ -25,6 +25,7 @@ from dasktune.tuners.rungs import (
     check_ties,
     n_promoted,
     rung_steps,
+    survivors,
 )
 from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
 from dasktune.units import Step
@@ -82,6 +83,10 @@ class SuccessiveHalving(Tuner):
     def decision_steps(self) -> tuple[Step, ...]:
         """The rungs."""
         return self.rungs
+
+    def outlook(self, n_trials: int) -> tuple[int, ...]:
+        """Return the trials on each rung: 1, 1 / eta, 1 / eta² … of all, rounded down each time."""
+        return survivors(n_trials, len(self.decision_steps), self.reduction_factor)
 
     def start(self, context: TunerContext) -> "TunerRun":
         """Begin a run of this policy."""

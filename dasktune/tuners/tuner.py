@@ -39,6 +39,14 @@ class Tuner(ABC):
         """
 
     @abstractmethod
+    def outlook(self, n_trials: int) -> tuple[int, ...]:
+        """Return how many of `n_trials` trials are asked for at each decision step, if all go well.
+
+        What is known before anything ran: for asynchronous policies the figures of the synchronous
+        ones, which they approach.
+        """
+
+    @abstractmethod
     def start(self, context: TunerContext) -> "TunerRun":
         """Begin a run of this policy."""
 
