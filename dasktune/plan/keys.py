@@ -45,6 +45,13 @@ def next_link(previous: Link, step: Step, tokens: Iterable[tuple[str, str]]) -> 
     return Link(sha256(head + f"{step};{_pairs(tokens)}".encode()).digest())
 
 
+def extended(link: Link, changes: Iterable[tuple[Step, Iterable[tuple[str, str]]]]) -> Link:
+    """Continue a chain with all changes of a stretch of steps, in order."""
+    for step, tokens in changes:
+        link = next_link(link, step, tokens)
+    return link
+
+
 def state_key(link: Link, step: Step) -> Digest:
     """Name the state after `step` steps of the history that `link` ends."""
     return Digest(sha256(b"dasktune-state-1:" + link + b"%d" % step).hexdigest())

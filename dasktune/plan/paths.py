@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dasktune.plan.prefix_tree import Vertex
+from dasktune.plan.prefix_tree import Vertex, link_of
 from dasktune.plan.stage import Stage
 from dasktune.units import Step
 
@@ -77,6 +77,7 @@ def stage_between(start: Vertex, end: Vertex, reports: Sequence[Step]) -> Stage:
     return Stage(
         key=end.key,
         start_key=start.key if start.step else None,
+        start_link=link_of(start),
         start=start.step,
         stop=end.step,
         family=end.node.family,

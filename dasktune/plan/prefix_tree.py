@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from dasktune.plan.history import Comparison, changes, tokens_at
-from dasktune.plan.keys import Family, Link, first_link, next_link, state_key
+from dasktune.plan.keys import Family, Link, extended, first_link, state_key
 from dasktune.space.configuration import Configuration
 from dasktune.trial import TrialId
 from dasktune.units import Digest, Step
@@ -106,10 +106,10 @@ class Vertex:
     @property
     def key(self) -> Digest:
         """Digest that names the state."""
-        return state_key(_link(self), self.step)
+        return state_key(link_of(self), self.step)
 
 
-def _link(vertex: Vertex) -> Link:
+def link_of(vertex: Vertex) -> Link:
     """Return the chain's last link at a vertex, extending it from the nearest known one."""
     chain = []
     at = vertex
@@ -122,8 +122,7 @@ def _link(vertex: Vertex) -> Link:
     link = at.link
     for below in reversed(chain):
         # The link of a state covers the steps that are done: those before its own.
-        for step, changed in changes(below.node.configuration, max(at.step, 1), below.step):
-            link = next_link(link, step, changed)
+        link = extended(link, changes(below.node.configuration, max(at.step, 1), below.step))
         below.link = link
         at = below
     return link

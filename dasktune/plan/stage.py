@@ -5,7 +5,8 @@ Made by the search plan, carried by commands to a backend, read by `explain`.
 
 from dataclasses import dataclass
 
-from dasktune.plan.keys import Family
+from dasktune.plan.history import changes
+from dasktune.plan.keys import Family, Link, extended, state_key
 from dasktune.space.configuration import Configuration
 from dasktune.units import Digest, Step
 
@@ -18,6 +19,8 @@ class Stage:
     """Names the state at `stop`; the state is committed under it."""
     start_key: Digest | None
     """Names the state at `start`, which is stored; None for a fresh one, where `start` is 0."""
+    start_link: Link
+    """Ends the chain of the history up to `start`; with the values after, it names later states."""
     start: Step
     """Steps done before."""
     stop: Step
@@ -35,3 +38,8 @@ class Stage:
     def n_steps(self) -> int:
         """Steps of training."""
         return self.stop - self.start
+
+    def key_at(self, step: Step) -> Digest:
+        """Name the state at a step of the stage."""
+        link = extended(self.start_link, changes(self.configuration, max(self.start, 1), step))
+        return state_key(link, step)

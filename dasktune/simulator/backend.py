@@ -12,8 +12,6 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from dasktune.errors import BackendError
-from dasktune.plan.history import changes, tokens_at
-from dasktune.plan.keys import first_link, next_link, state_key
 from dasktune.plan.stage import Stage
 from dasktune.simulator.kernel import Kernel
 from dasktune.simulator.world import StageRaises, StateVanishes, WorkerDies, World
@@ -256,17 +254,9 @@ class SimulatedBackend:
     def _metrics(self, stage: Stage, step: Step) -> Mapping[str, float]:
         if self._world.curve is not None:
             return self._world.curve(stage.configuration, step)
-        key = stage.key if step == stage.stop else _key(stage, step)
+        key = stage.key if step == stage.stop else stage.key_at(step)
         return dict.fromkeys(self._names, _fraction(key))
 
 
 def _fraction(text: str) -> float:
     return (int.from_bytes(sha256(text.encode()).digest()[:7]) >> 3) / (1 << 53)
-
-
-def _key(stage: Stage, step: Step) -> Digest:
-    """Name a state inside a stage, from the beginning of its history."""
-    link = first_link(stage.family, tokens_at(stage.configuration, 0))
-    for at, changed in changes(stage.configuration, 1, step):
-        link = next_link(link, at, changed)
-    return state_key(link, step)

@@ -64,6 +64,7 @@ def test_a_point_gives_back_its_configuration_also_through_json(
 ) -> None:
     point, configuration = space.draw(at_random(seed))
     assert space.configuration(point) == configuration
+    assert configuration.names == tuple(sorted(configuration.names))
     journal = json.loads(json.dumps(dict(point), sort_keys=True))
     assert Point.of(journal) == point
     assert hash(Point.of(journal)) == hash(point)

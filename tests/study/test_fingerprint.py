@@ -714,7 +714,7 @@ Shape = Enum("Shape", "ROUND FLAT")
 DIFFERENT = """
 None True False 0 1 -1 1.0 0.0 -0.0 1j ... '' '1' b'1' bytearray(b'1') float('nan') float('inf')
 () (1,) [1] [1,1] [[1]] ((1,),) {1} frozenset({1}) {} {1:2} {'1':2} {True:2} {1:{2}} {(1,):2} set()
-range(3) range(4) deque([1]) deque([1,2]) OrderedDict(a=1,b=2) OrderedDict(b=2,a=1)
+range(3) range(4) deque([1]) deque([1],3) deque([1,2]) OrderedDict(a=1,b=2) OrderedDict(b=2,a=1)
 defaultdict(int) defaultdict(float) Path('a') Path('b') 'a' 'b' {'a':None} {'b':None}
 date(2024,1,1) timedelta(1) Decimal('1') Decimal('1.0') Fraction(1,2) re.compile('a')
 re.compile('a',re.I) SimpleNamespace(x=1) SimpleNamespace(x=2) SimpleNamespace(y=1)
@@ -944,9 +944,12 @@ def test_what_has_no_source_is_refused(of: Of, source: str, words: str) -> None:
     assert str(caught.value).startswith(words)
 
 
-def test_source_that_was_edited_after_the_import_is_refused(load: Load) -> None:
-    module = load(train=TRAIN, helper=HELPER, far=FAR)
-    Path(str(module.__file__)).write_text(f"X = 1\n{TRAIN}", encoding="utf-8")
+@pytest.mark.parametrize("name", ["train", "helper", "far"])
+def test_source_that_was_edited_after_the_import_is_refused(load: Load, name: str) -> None:
+    sources = {"train": TRAIN, "helper": HELPER, "far": FAR}
+    module = load(**sources)
+    path = Path(str(module.__file__)).parent / f"{name}.py"
+    path.write_text(f"X = 1\n{sources[name]}", encoding="utf-8")
 
     with pytest.raises(InvalidStudyError, match=r"reload what was edited since it was imported"):
         fingerprint(module.Net())
