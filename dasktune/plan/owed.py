@@ -6,6 +6,9 @@ is ready when its start is stored and nobody runs it. `stage_tree.derive` works 
 scratch; this index only follows changes, at O(vertices up to the nearest stored state) each.
 """
 
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
 from dasktune.plan.prefix_tree import PrefixTree, Vertex
 
 
@@ -72,21 +75,35 @@ class Owed:
         """Work out again what is owed at a vertex, and above it as far as that changes."""
         at: Vertex | None = vertex
         while at is not None:
-            owed, below = False, 0.0
-            if not at.is_stored:
-                owed = at.is_wanted
-                for child in at.children():
-                    if child.is_owed:
-                        owed, below = True, max(below, child.length)
-            length = self._tree.edge_weight(at) + below if owed else 0.0
-            changed = owed != at.is_owed or length != at.length
-            if at.is_owed and not owed and at.runner is not None:
-                self._unwanted.add(at.runner)
-            at.is_owed, at.length = owed, length
-            self.notice(at)
-            if at.is_stored or not changed:
-                return
-            at = at.parent
+            at = at.parent if self._has_changed(at) else None
+
+    def recheck_all(self, vertices: Iterable[Vertex]) -> None:
+        """Do the same for many: each vertex above them is worked out once, after those below it."""
+        pending = [(-vertex.step, vertex.serial, vertex) for vertex in vertices]
+        heapify(pending)
+        queued = {serial for _, serial, _ in pending}
+        while pending:
+            _, _, vertex = heappop(pending)
+            parent = vertex.parent
+            if self._has_changed(vertex) and parent is not None and parent.serial not in queued:
+                queued.add(parent.serial)
+                heappush(pending, (-parent.step, parent.serial, parent))
+
+    def _has_changed(self, vertex: Vertex) -> bool:
+        """Work out again what is owed at one vertex; say whether its parent may have to follow."""
+        owed, below = False, 0.0
+        if not vertex.is_stored:
+            owed = vertex.is_wanted
+            for child in vertex.children():
+                if child.is_owed:
+                    owed, below = True, max(below, child.length)
+        length = self._tree.edge_weight(vertex) + below if owed else 0.0
+        has_changed = owed != vertex.is_owed or length != vertex.length
+        if vertex.is_owed and not owed and vertex.runner is not None:
+            self._unwanted.add(vertex.runner)
+        vertex.is_owed, vertex.length = owed, length
+        self.notice(vertex)
+        return has_changed and not vertex.is_stored
 
     def copy(self, tree: PrefixTree, vertices: dict[int, Vertex]) -> "Owed":
         """Return an index over a copy of the tree, whose vertices are given by serial."""

@@ -61,7 +61,8 @@ def is_cut(vertex: Vertex) -> bool:
         return True
     if not vertex.branches:
         return False
-    return sum(1 for child in vertex.children() if child.n_live) > 1
+    live = (child for child in vertex.children() if child.n_live)
+    return next(live, None) is not None and next(live, None) is not None
 
 
 def _following(vertex: Vertex) -> list[Vertex]:

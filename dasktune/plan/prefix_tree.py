@@ -57,9 +57,9 @@ class Vertex:
     """A state that matters, and the edge of training that leads to it from `parent`."""
 
     __slots__ = (
-        "attempts", "branches", "deaths", "deciders", "ends", "failure", "is_asked", "is_owed",
-        "is_stored", "is_trained", "length", "link", "listening", "metrics", "n_live", "next",
-        "node", "parent", "runner", "serial", "step", "waiting",
+        "attempts", "branches", "deaths", "deciders", "ends", "failure", "is_asked",
+        "is_evaluating", "is_owed", "is_stored", "is_trained", "length", "link", "listening",
+        "metrics", "n_live", "next", "node", "parent", "runner", "serial", "step", "waiting",
     )  # fmt: skip
 
     def __init__(self, node: Node, step: Step, parent: "Vertex | None", serial: int) -> None:
@@ -76,6 +76,7 @@ class Vertex:
         self.is_owed = False  # the edge must be trained for a request that is still open
         self.length = 0.0  # while owed: cost of this edge and of the longest owed path below it
         self.runner: int | None = None  # number of the path that has claimed the edge
+        self.is_evaluating = False  # ... but only to evaluate the state, which was stored
         self.metrics: Mapping[str, float] | None = None
         self.waiting: list[PlannedTrial] | None = None  # open requests
         self.listening: list[PlannedTrial] | None = None  # open reports in passing
@@ -131,7 +132,7 @@ def link_of(vertex: Vertex) -> Link:
 class PlannedTrial:
     """A trial as the search plan sees it: a path through the prefix tree."""
 
-    __slots__ = ("decision_steps", "furthest", "heard", "id", "is_live", "node", "stop")
+    __slots__ = ("decision_steps", "furthest", "heard", "id", "is_live", "n_open", "node", "stop")
 
     def __init__(
         self, trial: TrialId, node: Node, stop: Step, decision_steps: tuple[Step, ...]
@@ -142,12 +143,14 @@ class PlannedTrial:
         self.decision_steps = decision_steps
         self.furthest: Step = 0  # the furthest step ever asked for
         self.heard: Step = -1  # the furthest request that was answered
+        self.n_open = 0  # requests and reports that it waits for
         self.is_live = True
 
     def copy(self, node: Node) -> "PlannedTrial":
         """Return the same on a copy of the prefix tree."""
         twin = PlannedTrial(self.id, node, self.stop, self.decision_steps)
         twin.furthest, twin.heard, twin.is_live = self.furthest, self.heard, self.is_live
+        twin.n_open = self.n_open
         return twin
 
 
@@ -328,7 +331,7 @@ class PrefixTree:
         below.parent = made
         made.is_asked = below.is_asked
         made.is_trained = below.is_trained
-        made.runner = below.runner
+        made.runner = below.runner if not below.is_evaluating else None
         made.n_live = below.n_live
         if below.is_owed:
             made.is_owed = True
@@ -357,6 +360,7 @@ def _twin(vertex: Vertex, node: Node, parent: Vertex | None) -> Vertex:
     made.is_owed = vertex.is_owed
     made.length = vertex.length
     made.runner = vertex.runner
+    made.is_evaluating = vertex.is_evaluating
     made.metrics = vertex.metrics
     made.n_live = vertex.n_live
     made.deciders = vertex.deciders

@@ -99,17 +99,17 @@ class SearchPlan:
                     self.tree.vertex(trial.node, step).deciders -= 1
             for vertex in self._forget(trial):
                 touched[vertex.serial] = vertex
-        for vertex in sorted(touched.values(), key=lambda v: v.step, reverse=True):
-            self.owed.recheck(vertex)
+        self.owed.recheck_all(touched.values())
 
     def _forget(self, trial: PlannedTrial) -> list[Vertex]:
         """Take a trial out of every list it waits in."""
         touched = []
         vertex: Vertex | None = self.tree.vertex(trial.node, trial.furthest)
-        while vertex is not None and vertex.step > trial.heard:
+        while vertex is not None and trial.n_open:
             for waiters in (vertex.waiting, vertex.listening):
                 if waiters and trial in waiters:
                     waiters.remove(trial)
+                    trial.n_open -= 1
                     touched.append(vertex)
             vertex = vertex.parent
         return touched
@@ -125,34 +125,37 @@ class SearchPlan:
     def request(
         self, trial: PlannedTrial, step: Step, report_steps: Sequence[Step] = ()
     ) -> list[Answer]:
-        """Open a request; return what is known already, in order of steps."""
-        answers = []
-        for at in report_steps:
-            vertex = self._vertex(trial, at)
-            if vertex.metrics is not None:
-                answers.append(Answer(trial, at, vertex.metrics))
-                continue
-            if vertex.listening is None:
-                vertex.listening = []
-            vertex.listening.append(trial)
+        """Open a request; return what is known already, in order of steps, a failure last."""
         vertex = self._vertex(trial, step)
         trial.furthest = max(trial.furthest, step)
         self._count_asked(vertex)
-        if vertex.metrics is not None:
-            self._hear(trial, vertex)
-            answers.append(Answer(trial, step, vertex.metrics))
-        elif (failure := self._failure_above(vertex)) is not None:
-            answers.append(Answer(trial, step, None, failure))
-        else:
-            if vertex.waiting is None:
-                vertex.waiting = []
-            vertex.waiting.append(trial)
-            self.owed.demand(vertex)
-        for at in report_steps:
+        answers = []
+        opened = []
+        for at in (*report_steps, step):
             vertex = self._vertex(trial, at)
-            if vertex.listening:
-                self.owed.demand(vertex)
+            if vertex.metrics is not None:
+                if at == step:
+                    self._hear(trial, vertex)
+                answers.append(Answer(trial, at, vertex.metrics))
+            elif (failure := self._failure_above(vertex)) is not None:
+                answers.append(Answer(trial, at, None, failure))
+                break
+            else:
+                self._open(trial, vertex, is_report=at != step)
+                opened.append(vertex)
+        for vertex in reversed(opened):
+            self.owed.demand(vertex)
         return answers
+
+    @staticmethod
+    def _open(trial: PlannedTrial, vertex: Vertex, *, is_report: bool) -> None:
+        trial.n_open += 1
+        if is_report:
+            vertex.listening = vertex.listening or []
+            vertex.listening.append(trial)
+        else:
+            vertex.waiting = vertex.waiting or []
+            vertex.waiting.append(trial)
 
     def _vertex(self, trial: PlannedTrial, step: Step) -> Vertex:
         vertex = self.tree.vertex(trial.node, step)
@@ -169,6 +172,8 @@ class SearchPlan:
 
     @staticmethod
     def _failure_above(vertex: Vertex) -> str | None:
+        if vertex.failure is not None:
+            return vertex.failure  # of a stored state: its evaluation
         at: Vertex | None = vertex
         while at is not None and not at.is_stored:
             if at.failure is not None:
@@ -176,10 +181,10 @@ class SearchPlan:
             at = at.parent
         return None
 
-    @staticmethod
-    def _hear(trial: PlannedTrial, vertex: Vertex) -> None:
-        if vertex.step in trial.decision_steps and vertex.step > trial.heard:
-            vertex.deciders -= 1
+    def _hear(self, trial: PlannedTrial, vertex: Vertex) -> None:
+        for step in trial.decision_steps:  # those that were skipped, too
+            if trial.heard < step <= vertex.step:
+                self.tree.vertex(trial.node, step).deciders -= 1
         trial.heard = max(trial.heard, vertex.step)
 
     def measured(self, vertex: Vertex, metrics: Mapping[str, float]) -> list[Answer]:
@@ -192,6 +197,8 @@ class SearchPlan:
             self._hear(trial, vertex)
             answers.append(Answer(trial, vertex.step, metrics))
         answers += [Answer(trial, vertex.step, metrics) for trial in vertex.listening or ()]
+        for answer in answers:
+            answer.trial.n_open -= 1
         vertex.waiting = vertex.listening = None
         answers.sort(key=lambda answer: answer.trial.id)
         self.owed.recheck(vertex)
@@ -204,6 +211,7 @@ class SearchPlan:
         self._by_key[end.key] = end
         if end.is_stored:  # zero steps: only an evaluation
             end.runner = path
+            end.is_evaluating = True
             return
         vertex: Vertex | None = end
         while vertex is not None and vertex.step > start:
@@ -212,7 +220,8 @@ class SearchPlan:
 
     def release(self, end: Vertex, start: Step) -> None:
         """Take a claim back: the work is owed again if somebody still wants it."""
-        for vertex in self._claimed(end, start):
+        end.is_evaluating = False
+        for vertex in _edges(start, end):
             vertex.runner = None
             self.owed.recheck(vertex)
 
@@ -227,15 +236,11 @@ class SearchPlan:
         """
         at = end if reached == end.step else self.tree.vertex(end.node, reached)
         self.owed.notice_made()
-        claimed = self._claimed(end, start)
-        new_steps = 0
+        claimed = _edges(start, end)
+        end.is_evaluating = False
         for vertex in claimed:
             vertex.runner = None
-            if vertex.step <= reached and not vertex.is_trained:
-                vertex.is_trained = True
-                new_steps += vertex.edge_steps
-        self.steps_executed += executed_steps
-        self.steps_recomputed += max(0, executed_steps - new_steps)
+        self._count_trained([v for v in claimed if v.step <= reached], executed_steps)
         at.is_stored = True
         self._by_key[at.key] = at
         for vertex in claimed:
@@ -251,30 +256,54 @@ class SearchPlan:
             return None
         at = vertex if reached == vertex.step else self.tree.vertex(vertex.node, reached)
         self.owed.notice_made()
-        self.wasted(executed_steps)
+        self._count_trained(_edges(reached - executed_steps, at), executed_steps)
         if not at.is_stored:
-            at.is_stored = at.is_trained = True
+            at.is_stored = True
             self._by_key[at.key] = at
             self.owed.recheck(at)
             self.owed.notice_below(at)
         return at
+
+    def _count_trained(self, edges: Iterable[Vertex], executed_steps: int) -> None:
+        new_steps = 0
+        for edge in edges:
+            if not edge.is_trained:
+                edge.is_trained = True
+                new_steps += edge.edge_steps
+        self.steps_executed += executed_steps
+        self.steps_recomputed += max(0, executed_steps - new_steps)
 
     def wasted(self, executed_steps: int) -> None:
         """Count steps that were trained and left no state."""
         self.steps_executed += executed_steps
         self.steps_recomputed += executed_steps
 
-    def lose(self, key: Digest) -> None:
-        """Record that a stored state is gone; it is made again if somebody needs it."""
+    def lose(self, key: Digest) -> list[Answer]:
+        """Record that a stored state is gone; it is made again if somebody needs it.
+
+        Returns:
+            An answer to every trial that waits beyond it, if the way to it was given up before.
+        """
         vertex = self._by_key.get(key)
         if vertex is None or vertex.parent is None or not vertex.is_stored:
-            return
+            return []
         vertex.is_stored = False
+        vertex.failure = None  # was that of an evaluation
         self.owed.recheck(vertex)
+        failure = self._failure_above(vertex)
+        return self._failed(vertex, failure) if failure is not None else []
 
     def fail(self, vertex: Vertex, failure: str) -> list[Answer]:
-        """Give up the way to a state; return an answer to every trial that waits beyond it."""
+        """Give up the way to a state, or the evaluation of a stored one.
+
+        Returns:
+            An answer to every trial that waits for it, and beyond it unless it is stored.
+        """
         vertex.failure = failure
+        return self._failed(vertex, failure)
+
+    @staticmethod
+    def _failed(vertex: Vertex, failure: str) -> list[Answer]:
         answers: dict[TrialId, Answer] = {}
         pending = [vertex]
         while pending:
@@ -283,7 +312,8 @@ class SearchPlan:
                 known = answers.get(trial.id)
                 if known is None or at.step < known.step:
                     answers[trial.id] = Answer(trial, at.step, None, failure)
-            pending += [child for child in at.children() if not child.is_stored]
+            if not at.is_stored:
+                pending += [child for child in at.children() if not child.is_stored]
         return [answers[trial] for trial in sorted(answers)]
 
     def live_below(self, vertex: Vertex) -> list[PlannedTrial]:
@@ -348,10 +378,12 @@ class SearchPlan:
         twin._by_key = {key: vertices[vertex.serial] for key, vertex in self._by_key.items()}
         return twin, vertices
 
-    def _claimed(self, end: Vertex, start: Step) -> list[Vertex]:
-        claimed = [end]
-        vertex = end.parent
-        while vertex is not None and vertex.step > start:
-            claimed.append(vertex)
-            vertex = vertex.parent
-        return claimed
+
+def _edges(start: Step, end: Vertex) -> list[Vertex]:
+    """Return the vertex at the end and those above it whose edges begin at `start` or later."""
+    edges = [end]
+    vertex = end.parent
+    while vertex is not None and vertex.step > start:
+        edges.append(vertex)
+        vertex = vertex.parent
+    return edges

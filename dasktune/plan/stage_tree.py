@@ -83,7 +83,7 @@ def _grow(stages: list[TreeStage], stored: Vertex, needed: set[int]) -> None:
         reports: list[int] = []
         at = first
         below = _needed_below(at, needed)
-        while below and not at.waiting and not is_cut(at):
+        while below and not at.waiting and not is_cut(at) and below[0].runner == at.runner:
             if at.listening:
                 reports.append(at.step)
             at = below[0]

@@ -161,7 +161,7 @@ class StudyCore:
             case WorkerLeft():
                 self._worker_left(event)
             case StateLost():
-                self.plan.lose(event.state)
+                self._answers += self.plan.lose(event.state)
             case StudyStarted():
                 self._study_started(event)
             case Interrupted():
@@ -291,6 +291,7 @@ class StudyCore:
             self._ask_ahead()
             if self._answers:
                 continue
+            self._release()
             self._dispatch()
             if not self._ask_on_demand():
                 break
@@ -300,6 +301,7 @@ class StudyCore:
         if not self._is_draining:
             for run in self.runs:
                 run.end_if_done(self._commands)
+        self._release()
         for number in self.plan.owed.take_unwanted():
             path = self._paths.get(number)
             if path is not None and not any(is_needed(end) for _, end in path.stages):
@@ -310,6 +312,10 @@ class StudyCore:
             self._end_run("interrupted; the same call goes on from here")
         elif all(run.has_ended for run in self.runs):
             self._end_run("all studies have ended")
+
+    def _release(self) -> None:
+        for run in self.runs:
+            run.release()
 
     def _end_run(self, reason: str) -> None:
         self._has_ended = True

@@ -202,8 +202,8 @@ class _Graph:
         if is_installed_module(module.__name__):
             return self._add(id(module), f"installed {module.__name__}")
         index = self._add(id(module), "module")
-        names = sorted(vars(module).keys() - _MODULE_NAMES)
-        self._pending.append(lambda: self._refer(index, [(name,) for name in names], vars(module)))
+        names: list[Dotted] = [(name,) for name in vars(module)]
+        self._pending.append(lambda: self._refer(index, names, vars(module)))
         return index
 
     # Functions

@@ -67,6 +67,7 @@ class StudyRun:
         self._n_waiting = 0
         self._n_failed = 0
         self._has_report = False
+        self._ended: list[PlannedTrial] = []
 
     @property
     def is_running(self) -> bool:
@@ -162,7 +163,7 @@ class StudyRun:
             return
         if answer.metrics is None:
             failure = answer.failure or "no metrics"
-            self._end(record, TrialStatus.FAILED, failure, commands)
+            self._conclude(record, TrialStatus.FAILED, failure, commands)
             self._tell_end(record, commands)
             self._give_up_if_hopeless(failure, commands)
             return
@@ -212,7 +213,7 @@ class StudyRun:
         for planned in self._plan.live_below(vertex):
             record = self._record(planned)
             if record is not None and not record.status.is_final:
-                self._end(record, TrialStatus.DIVERGED, reason, commands)
+                self._conclude(record, TrialStatus.DIVERGED, reason, commands)
                 self._tell_end(record, commands)
 
     def _record(self, planned: PlannedTrial) -> TrialRecord | None:
@@ -223,19 +224,10 @@ class StudyRun:
         self._obey(self._tuner.end(record.id.number, record.status), commands)
 
     def _obey(self, endings: Sequence[Ending], commands: list[Command]) -> None:
-        ended = []
         for ending in endings:
             record = self.trials[ending.trial]
             if not record.status.is_final:
                 self._conclude(record, ending.status, ending.reason, commands)
-                ended.append(record.planned)
-        self._plan.end(ended)
-
-    def _end(
-        self, record: TrialRecord, status: TrialStatus, reason: str, commands: list[Command]
-    ) -> None:
-        self._conclude(record, status, reason, commands)
-        self._plan.end([record.planned])
 
     def _conclude(
         self, record: TrialRecord, status: TrialStatus, reason: str, commands: list[Command]
@@ -243,7 +235,14 @@ class StudyRun:
         self._n_waiting -= record.status is TrialStatus.WAITING
         self._n_failed += status is TrialStatus.FAILED
         record.status, record.reason = status, reason
+        self._ended.append(record.planned)
         commands.append(EndTrial(trial=record.id, status=status, reason=reason))
+
+    def release(self) -> None:
+        """Let the plan forget, in one go, what the trials that have ended were waiting for."""
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self._plan.end(ended)
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -271,7 +270,6 @@ class StudyRun:
     def end(self, status: StudyStatus, reason: str, commands: list[Command]) -> None:
         """End the study and every trial that has not ended."""
         self.status, self.reason = status, reason
-        ended = []
         for record in self.trials:
             if not record.status.is_final:
                 began = record.status is not TrialStatus.DRAWN
@@ -279,15 +277,13 @@ class StudyRun:
                 if status is StudyStatus.FAILED:
                     why = "the study ended"
                 self._conclude(record, TrialStatus.STOPPED, why, commands)
-                ended.append(record.planned)
-        self._plan.end(ended)
         commands.append(EndStudy(study=self.index, status=status, reason=reason))
 
     def copy(self, plan: SearchPlan) -> "StudyRun":
         """Return a run that goes on from here by itself, on a copy of the plan."""
         twin = object.__new__(StudyRun)
         twin.__dict__.update(self.__dict__)
-        twin._plan = plan
+        twin._plan, twin._ended = plan, []
         twin.trials = [record.copy(plan.trials[record.id]) for record in self.trials]
         twin._sampler = self._sampler.copy()
         twin._tuner = self._tuner.copy()
