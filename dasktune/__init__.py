@@ -1,5 +1,8 @@
 """Tune deep-learning models on Dask clusters without training any step twice."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from dasktune.errors import BackendError, DasktuneError, InvalidStudyError, StageError
 from dasktune.explain import explain
 from dasktune.samplers.grid import Grid
@@ -30,6 +33,9 @@ from dasktune.tuners.asha import ASHA
 from dasktune.tuners.full import FullTraining
 from dasktune.tuners.successive_halving import SuccessiveHalving
 
+if TYPE_CHECKING:
+    from dasktune.runner import run
+
 __all__ = [
     "ASHA",
     "BackendError",
@@ -57,8 +63,20 @@ __all__ = [
     "piecewise",
     "polynomial",
     "randint",
+    "run",
     "simulate",
     "step_decay",
     "uniform",
     "warmup",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import `run`, and dask with it, when it is asked for: spaces and simulations need neither.
+
+    The one lazy import: dask takes longer to import than all of the pure core.
+    """
+    if name == "run":
+        module = import_module("dasktune.runner")
+        return module.run
+    raise AttributeError(f"module 'dasktune' has no attribute {name!r}")

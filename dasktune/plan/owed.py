@@ -103,7 +103,7 @@ class Owed:
             self._unwanted.add(vertex.runner)
         vertex.is_owed, vertex.length = owed, length
         self.notice(vertex)
-        return has_changed and not vertex.is_stored
+        return has_changed
 
     def copy(self, tree: PrefixTree, vertices: dict[int, Vertex]) -> "Owed":
         """Return an index over a copy of the tree, whose vertices are given by serial."""

@@ -28,7 +28,8 @@ class Slots:
     def __init__(self) -> None:
         self.by_worker: dict[WorkerId, list[Slot]] = {}
         self._cold: dict[tuple[WorkerId, int], Slot] = {}
-        self._warm: dict[int, dict[tuple[WorkerId, int], Slot]] = {}
+        self._warm: dict[tuple[WorkerId, int], Slot] = {}
+        self._warm_with: dict[int, dict[tuple[WorkerId, int], Slot]] = {}
 
     def __len__(self) -> int:
         """Return the number of slots."""
@@ -61,14 +62,12 @@ class Slots:
 
     def idle_for(self, start: Vertex) -> Slot | None:
         """Return the slot, longest idle, that is warm with a state."""
-        warm = self._warm.get(start.serial)
+        warm = self._warm_with.get(start.serial)
         return next(iter(warm.values())) if warm else None
 
     def any_idle(self) -> Slot:
         """Return an idle slot: one that holds no state if possible, else the longest idle."""
-        if self._cold:
-            return next(iter(self._cold.values()))
-        return next(iter(next(iter(self._warm.values())).values()))
+        return next(iter((self._cold or self._warm).values()))
 
     def occupy(self, slot: Slot, path: int) -> None:
         """Let an idle slot run a path."""
@@ -83,7 +82,8 @@ class Slots:
         if warm is None:
             self._cold[key] = slot
         else:
-            self._warm.setdefault(warm.serial, {})[key] = slot
+            self._warm[key] = slot
+            self._warm_with.setdefault(warm.serial, {})[key] = slot
 
     def copy(self, vertices: dict[int, Vertex]) -> "Slots":
         """Return slots over a copy of the plan, whose vertices are given by serial."""
@@ -94,9 +94,10 @@ class Slots:
                 for s in slots
             ]
         twin._cold = {key: twin.by_worker[key[0]][key[1]] for key in self._cold}
-        twin._warm = {
+        twin._warm = {key: twin.by_worker[key[0]][key[1]] for key in self._warm}
+        twin._warm_with = {
             serial: {key: twin.by_worker[key[0]][key[1]] for key in warm}
-            for serial, warm in self._warm.items()
+            for serial, warm in self._warm_with.items()
         }
         return twin
 
@@ -105,7 +106,8 @@ class Slots:
         if slot.warm is None:
             del self._cold[key]
             return
-        warm = self._warm[slot.warm.serial]
+        del self._warm[key]
+        warm = self._warm_with[slot.warm.serial]
         del warm[key]
         if not warm:
-            del self._warm[slot.warm.serial]
+            del self._warm_with[slot.warm.serial]

@@ -34,6 +34,13 @@ class WorkerDies:
     back_after_s: Seconds | None = None
     """Seconds until it joins again; None: never."""
 
+    def __post_init__(self) -> None:
+        """Refuse a moment that never comes."""
+        whole(self.worker, "worker", 0)
+        _check_seconds("at_s", self.at_s)
+        if self.back_after_s is not None:
+            _check_seconds("back_after_s", self.back_after_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRaises:
@@ -43,12 +50,24 @@ class StageRaises:
     """Of attempts, in [0, 1]."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what is no share of attempts."""
+        if not 0 <= number(self.fraction, "fraction") <= 1:
+            raise InvalidStudyError(
+                f"fraction is {self.fraction!r}; it must be a number between 0 and 1"
+            )
+        whole(self.seed, "seed")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateVanishes:
     """At a given time the state that was committed last cannot be read any more."""
 
     at_s: Seconds
+
+    def __post_init__(self) -> None:
+        """Refuse a moment that never comes."""
+        _check_seconds("at_s", self.at_s)
 
 
 def deaths(
@@ -113,10 +132,12 @@ class World:
             whole(self.workers, "workers", 1)
         for speed in self.speeds:
             positive(speed, "the speed of a worker")
-        if not self.speeds or len(self.join_times) != len(self.speeds):
+        if not self.speeds:
+            raise InvalidStudyError(f"workers is {self.workers!r}; there must be at least one")
+        if len(self.join_times) != len(self.speeds):
             raise InvalidStudyError(
                 f"join_s has {len(self.join_times)} times; it must have one for each of "
-                f"{len(self.speeds)} workers, at least one"
+                f"{len(self.speeds)} workers"
             )
         for name in ("startup_s", "load_s", "save_s", "evaluate_s"):
             _check_seconds(name, getattr(self, name))
@@ -124,6 +145,25 @@ class World:
             _check_seconds("join_s", at)
         if not callable(self.step_s):
             _check_seconds("step_s", self.step_s)
+        if self.curve is not None and not callable(self.curve):
+            raise InvalidStudyError(
+                f"curve is {self.curve!r}; it must be a function of a configuration and a step"
+            )
+        self._check_faults()
+
+    def _check_faults(self) -> None:
+        if not isinstance(self.faults, Sequence):
+            raise InvalidStudyError(f"faults is {self.faults!r}; it must be a list of faults")
+        for fault in self.faults:
+            if not isinstance(fault, WorkerDies | StageRaises | StateVanishes):
+                raise InvalidStudyError(
+                    f"a fault is {fault!r}; it must be a WorkerDies, StageRaises or StateVanishes"
+                )
+            if isinstance(fault, WorkerDies) and fault.worker >= len(self.speeds):
+                raise InvalidStudyError(
+                    f"{fault!r} is about worker {fault.worker}; the last of {len(self.speeds)} "
+                    f"workers is {len(self.speeds) - 1}"
+                )
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -142,8 +182,10 @@ class World:
     def train_s(self, configuration: Configuration, start: Step, stop: Step) -> Seconds:
         """Return the seconds of some steps on a worker of speed 1."""
         if callable(self.step_s):
-            seconds = self.step_s
-            return sum(seconds(configuration.at(step)) for step in range(start, stop))
+            seconds = [self.step_s(configuration.at(step)) for step in range(start, stop)]
+            for taken in seconds:
+                _check_seconds("what step_s gives", taken)
+            return sum(seconds)
         return self.step_s * (stop - start)
 
 

@@ -18,7 +18,7 @@ from copy import copy
 from importlib.util import resolve_name
 from pathlib import PurePath
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from dasktune.errors import InvalidStudyError
 from dasktune.study.content import user_module
@@ -88,7 +88,6 @@ class References:
     """
 
     def __init__(self, trees: Iterable[ast.AST | None], elided: Collection[ast.AST] = ()) -> None:
-        """Collect the references of `trees`, passing over the `elided` ones inside them."""
         self.loads: set[Dotted] = set()
         self.imports: list[ast.Import | ast.ImportFrom] = []
         self._binds: set[str] = set()
@@ -165,11 +164,8 @@ def imported(
                     user_module(f"{module.__name__}.{name}")  # binds a submodule in its package
                 yield alias.asname or name, vars(module), (name,)
         elif user_module(name) is not None:
-            yield (
-                alias.asname or top,
-                sys.modules,
-                tuple(name.split(".")) if alias.asname else (top,),
-            )
+            path = name.split(".") if alias.asname else [top]
+            yield alias.asname or top, sys.modules, tuple(path)
 
 
 def _origin(statement: ast.ImportFrom, namespace: Namespace) -> ModuleType | None:
@@ -248,7 +244,6 @@ class Sources:
     """The sources that one fingerprint needs, each read and parsed once."""
 
     def __init__(self) -> None:
-        """Start with nothing read."""
         self._files: dict[str, _File | None] = {}
 
     def _file(self, filename: str, namespace: Namespace) -> _File | None:
@@ -344,13 +339,7 @@ class Sources:
         return nodes, namespace
 
     def is_location(self, value: object, trees: Iterable[ast.AST], home: Namespace) -> bool:
-        """Say whether a value is text that its module computes from where it is.
-
-        Args:
-            value: What is bound to a module-level name.
-            trees: What binds it.
-            home: The globals of the module that does.
-        """
+        """Say whether a value is text that `trees` compute from where their module `home` is."""
         if not isinstance(value, str | PurePath):
             return False
         names_a_place = PurePath(value).is_absolute() or str(home.get("__name__")) in str(value)
@@ -385,8 +374,8 @@ def _lambdas_at(code: CodeType, candidates: list[FunctionNode]) -> list[Function
         for line, end_line, column, end_column in code.co_positions()
         if line and end_line and column is not None and end_column
     ]
-    if not places:  # the interpreter runs without columns
-        return candidates
+    if not places:  # Python 3.12 has none for a constant, and may run without any
+        return [node for node in candidates if _symbols(_lambda_code(node)) == _symbols(code)]
     first, last = min(start for start, _ in places), max(end for _, end in places)
     around = {
         (body.lineno, body.col_offset): node
@@ -396,3 +385,13 @@ def _lambdas_at(code: CodeType, candidates: list[FunctionNode]) -> list[Function
         and last <= (body.end_lineno or 0, body.end_col_offset or 0)
     }
     return [around[max(around)]] if around else []
+
+
+def _lambda_code(node: FunctionNode) -> CodeType:
+    whole = compile(ast.Expression(cast("ast.Lambda", node)), "", "eval")
+    return next(code for code in whole.co_consts if isinstance(code, CodeType))
+
+
+def _symbols(code: CodeType) -> str:
+    inner = [value.co_name if isinstance(value, CodeType) else value for value in code.co_consts]
+    return ascii((inner, code.co_names, code.co_varnames))

@@ -1,6 +1,7 @@
 """What the core wishes, as it tells the world: imperatives, each with its reason.
 
-`RunPath`, `StopPath` and `EndRun` are for backends to perform. The others are decisions: they need
+`RunPath`, `StopPath`, `ReturnWorker`, `ReportDemand` and `EndRun` are for backends to perform, which
+share a cluster's workers by the third and fourth. The others are decisions: they need
 nobody to act, and stand in the timeline so that replay, `explain` and the report can tell what was
 drawn, asked for and ended, and why.
 """
@@ -85,6 +86,23 @@ class StopPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnWorker:
+    """Give a recalled worker back: it runs nothing, and is not counted on any more."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDemand:
+    """Say whether the use for workers has changed."""
+
+    wants: bool
+    """Whether another slot would be given a path at once."""
+    has_idle: bool
+    """Whether a slot has nothing to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndStudy:
     """Let a study be over."""
 
@@ -100,4 +118,14 @@ class EndRun:
     reason: str
 
 
-Command: TypeAlias = DrawTrial | AskTrial | EndTrial | RunPath | StopPath | EndStudy | EndRun
+Command: TypeAlias = (
+    DrawTrial
+    | AskTrial
+    | EndTrial
+    | RunPath
+    | StopPath
+    | ReturnWorker
+    | ReportDemand
+    | EndStudy
+    | EndRun
+)

@@ -16,7 +16,6 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
-import sysconfig
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -75,13 +74,10 @@ _PYTHON_CLASS = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE`: all classes written in Python have it, most written in C don't."""
 
 _LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
-_LIBRARY_ROOTS = tuple(
-    {
-        Path(sysconfig.get_path("stdlib")).resolve(),
-        Path(sysconfig.get_path("platstdlib")).resolve(),
-        (Path(sys.prefix) / "lib").resolve(),
-        (Path(sys.base_prefix) / "lib").resolve(),
-    }
+_LIBRARY_ROOTS = (
+    Path(importlib.__file__).resolve().parents[1],  # sysconfig knows, but loads what isn't pure
+    (Path(sys.prefix) / "lib").resolve(),
+    (Path(sys.base_prefix) / "lib").resolve(),
 )
 
 

@@ -6,7 +6,7 @@ serial one and the simulator drive the same code, and a recorded timeline replay
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -36,6 +36,7 @@ from dasktune.study.events import (
 )
 from dasktune.study.study import Study
 from dasktune.study.study_run import StudyRun
+from dasktune.trial import TrialId
 from dasktune.units import Seconds
 
 _MAX_DEATHS = 3
@@ -74,13 +75,13 @@ class StudyCore:
         self._n_paths = 0
         self._answers: deque[Answer] = deque()
         self._commands: list[Command] = []
-        self._recorded: Iterator[Point] | None = None
+        self._recorded: Mapping[TrialId, Point] | None = None
         self._next_on_demand = 0
         self._is_draining = False
         self._has_ended = False
 
     def handle(
-        self, event: Event, now: Seconds, recorded: Sequence[Point] | None = None
+        self, event: Event, now: Seconds, recorded: Mapping[TrialId, Point] | None = None
     ) -> tuple[Command, ...]:
         """Take in one event; return what is to be done and what was decided, in order.
 
@@ -97,7 +98,7 @@ class StudyCore:
             raise BackendError(f"the event {event!r} is at {now} s; it is {self.now} s already")
         self.now = now
         self._commands = []
-        self._recorded = iter(recorded) if recorded is not None else None
+        self._recorded = recorded
         self._take_in(event)
         self._settle()
         return tuple(self._commands)
@@ -222,9 +223,14 @@ class StudyCore:
         if not stage.start <= event.reached <= stage.stop:
             raise BackendError(f"{event!r} is not between steps {stage.start} and {stage.stop}")
         path.stages.popleft()
-        vertex = self.plan.finish(
-            end, stage.start, reached=event.reached, executed_steps=event.executed_steps
-        )
+        if event.reached > stage.start:
+            vertex = self.plan.finish(
+                end, stage.start, reached=event.reached, executed_steps=event.executed_steps
+            )
+        else:  # evaluated, or stopped before its first step: nothing new was stored
+            self.plan.release(end, stage.start)
+            self.plan.wasted(event.executed_steps)
+            vertex = self.plan.tree.vertex(end.node, stage.start)
         if event.metrics is not None:
             self._answers += self.plan.measured(vertex, event.metrics)
         if event.reached < stage.stop or not path.stages:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dasktune.study.commands import Command
 from dasktune.study.core import StudyCore
-from dasktune.study.events import Event, StudyStarted
+from dasktune.study.events import Event, Resumed, StudyStarted
 from dasktune.study.ports import Backend
 from dasktune.units import Seconds
 
@@ -13,10 +13,18 @@ def drive(
     core: StudyCore,
     backend: Backend,
     record: Callable[[Seconds, Event, tuple[Command, ...]], None],
+    *,
+    resumes: bool = False,
 ) -> None:
     """Start the studies of a core that have not, and go on until no study does.
 
     What happened and what was decided is recorded before it is acted on.
+
+    Args:
+        core: Fresh, or rebuilt from a timeline.
+        backend: Performs the commands.
+        record: Told each event, its time, and what was decided at it.
+        resumes: Whether an earlier driver has left the core: its workers are not counted on.
     """
 
     def take(event: Event, now: Seconds) -> None:
@@ -25,6 +33,8 @@ def drive(
         for command in commands:
             backend.perform(command)
 
+    if resumes:
+        take(Resumed(), core.now)
     for run in core.runs:
         if run.status is None:
             take(StudyStarted(study=run.index), core.now)

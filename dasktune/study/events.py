@@ -42,6 +42,14 @@ class WorkerLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecalled:
+    """A worker is needed elsewhere: its paths stop at their next step boundary, none begins."""
+
+    worker: WorkerId
+    """Its name; `ReturnWorker` answers once it runs nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsReported:
     """A running stage passed a report step."""
 
@@ -114,6 +122,7 @@ Event: TypeAlias = (
     StudyStarted
     | WorkerJoined
     | WorkerLeft
+    | WorkerRecalled
     | MetricsReported
     | StageFinished
     | StageFailed

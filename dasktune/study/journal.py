@@ -28,8 +28,8 @@ def write_entry(now: Seconds, event: Event, commands: Sequence[Command]) -> str:
     return json.dumps(entry, allow_nan=False, separators=(",", ":"))
 
 
-def read_entry(line: str) -> tuple[Seconds, Event, list[Point]]:
-    """Return the time and event of a line, and the draws that were made at it.
+def read_entry(line: str) -> tuple[Seconds, Event, dict[TrialId, Point]]:
+    """Return the time and event of a line, and the draws that were made at it, by trial.
 
     Raises:
         BackendError: The line is not an entry.
@@ -41,13 +41,18 @@ def read_entry(line: str) -> tuple[Seconds, Event, list[Point]]:
         if arguments.get("metrics") is not None:
             arguments["metrics"] = {k: _number(v) for k, v in arguments["metrics"].items()}
         event = cast("Event", kind(**arguments))
-        points = [Point.of(c["point"]) for c in entry["commands"] if c["is"] == "DrawTrial"]
+        points = {
+            TrialId(*command["trial"]): Point.of(command["point"])
+            for command in entry["commands"]
+            if command["is"] == "DrawTrial"
+        }
+        at_s = entry["at_s"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BackendError(
             f"the line {line[:80]!r} of a timeline cannot be read: it must be a JSON entry with "
             f"at_s, event and commands ({error})"
         ) from error
-    return entry["at_s"], event, points
+    return at_s, event, points
 
 
 def _plain(value: Event | Command) -> dict[str, object]:
@@ -92,7 +97,7 @@ def _stage(stage: Stage) -> dict[str, object]:
 
 def _finite(number: object) -> object:
     # JSON has no word for infinities and NaN.
-    return repr(number) if isinstance(number, float) and not isfinite(number) else number
+    return repr(float(number)) if isinstance(number, float) and not isfinite(number) else number
 
 
 def _number(value: object) -> object:

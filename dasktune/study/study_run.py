@@ -4,7 +4,7 @@ Called by the core only. Says what it decides as commands; the plan, the slots a
 are the core's.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import nan
 
 from dasktune.plan.prefix_tree import PlannedTrial
@@ -96,7 +96,7 @@ class StudyRun:
 
     # --- drawing and asking -------------------------------------------------------------------
 
-    def start(self, commands: list[Command], recorded: Iterator[Point] | None) -> None:
+    def start(self, commands: list[Command], recorded: Mapping[TrialId, Point] | None) -> None:
         """Begin; draw all trials if their draws do not depend on reports."""
         self.status = StudyStatus.RUNNING
         if self.study.sampler.draws_ahead:
@@ -108,18 +108,18 @@ class StudyRun:
                 )
         self._may_ask = True
 
-    def _draw(self, commands: list[Command], recorded: Iterator[Point] | None) -> bool:
+    def _draw(self, commands: list[Command], recorded: Mapping[TrialId, Point] | None) -> bool:
         number = len(self.trials)
+        trial = TrialId(self.index, number)
         if recorded is None:
             point = self._sampler.ask(number, self._new_steps)
         else:
-            point = next(recorded, None)
+            point = recorded.get(trial)
         if point is None:
             self.is_exhausted = True
             return False
         self._sampler.record(number, point)
         study = self.study
-        trial = TrialId(self.index, number)
         configuration = study.space.configuration(point)
         planned = self._plan.add(
             trial,
@@ -135,7 +135,9 @@ class StudyRun:
     def _new_steps(self, configuration: Configuration, step: Step) -> int:
         return self._plan.new_steps(self.study.family, configuration, step)
 
-    def ask(self, commands: list[Command], recorded: Iterator[Point] | None) -> Sequence[Answer]:
+    def ask(
+        self, commands: list[Command], recorded: Mapping[TrialId, Point] | None
+    ) -> Sequence[Answer]:
         """Ask the tuner; return what the plan knows already of what it asks for."""
         requests = self._tuner.ask()
         self._may_ask = bool(requests) and self._tuner.asks_on_demand

@@ -68,8 +68,12 @@ def replay(
     core = StudyCore(studies, scheduler)
     timeline = Timeline()
     for number, line in enumerate(lines, start=1):
-        at_s, event, points = read_entry(line)
-        commands = core.handle(event, at_s, recorded=points)
+        try:
+            at_s, event, points = read_entry(line)
+            commands = core.handle(event, at_s, recorded=points)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+                BackendError) as error:  # fmt: skip
+            raise BackendError(f"line {number} of the timeline cannot be: {error}") from error
         decided = write_entry(at_s, event, commands)
         if decided != line.rstrip("\n"):
             raise BackendError(_difference(number, line.rstrip("\n"), decided))

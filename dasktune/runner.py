@@ -1,0 +1,197 @@
+"""Run studies on real machines: join core, backend and store, and go on from what is stored.
+
+The one door through which a user's call reaches everything below. What happened is journaled before
+it is acted on; the same call with the same store replays the journal and goes on.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, cast, overload
+
+from distributed import Client
+
+from dasktune.clusters.local import local_workers
+from dasktune.errors import InvalidStudyError
+from dasktune.runtime.dask import DaskBackend
+from dasktune.runtime.interrupt import interrupts
+from dasktune.runtime.payload import Payload, pack
+from dasktune.runtime.serial import SerialBackend
+from dasktune.runtime.stage import Workplace
+from dasktune.runtime.store import Store
+from dasktune.runtime.task import facts_of_process
+from dasktune.study.commands import Command
+from dasktune.study.drive import drive
+from dasktune.study.events import Event
+from dasktune.study.journal import write_entry
+from dasktune.study.result import Result, results_of
+from dasktune.study.study import Study
+from dasktune.study.timeline import Entry, replay
+from dasktune.units import Digest, Seconds
+
+if TYPE_CHECKING:
+    from dasktune.study.ports import Trainable
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_STORE = "./dasktune-store"
+"""Where states and journals are, if the user does not say."""
+
+
+@overload
+def run(
+    study: Study,
+    *,
+    client: Client | None = None,
+    store: str | Path | Store = DEFAULT_STORE,
+    workers: int | None = None,
+    resources: Mapping[str, float] | None = None,
+    mends_allocator: bool | None = None,
+    on_event: Callable[[Entry], None] | None = None,
+) -> Result: ...
+@overload
+def run(
+    study: Sequence[Study],
+    *,
+    client: Client | None = None,
+    store: str | Path | Store = DEFAULT_STORE,
+    workers: int | None = None,
+    resources: Mapping[str, float] | None = None,
+    mends_allocator: bool | None = None,
+    on_event: Callable[[Entry], None] | None = None,
+) -> list[Result]: ...
+def run(
+    study: Study | Sequence[Study],
+    *,
+    client: Client | None = None,
+    store: str | Path | Store = DEFAULT_STORE,
+    workers: int | None = None,
+    resources: Mapping[str, float] | None = None,
+    mends_allocator: bool | None = None,
+    on_event: Callable[[Entry], None] | None = None,
+) -> Result | list[Result]:
+    """Run one study, or several that share steps and workers, to the end.
+
+    The same call with the same store goes on where an earlier one was stopped, killed or
+    interrupted; a finished study answers from the store. Ctrl-C stops at the next step boundary,
+    a second one at once; nothing committed is lost.
+
+    Args:
+        study: One study, or a sequence.
+        client: Of a running cluster, which is joined and never closed; None: workers on this
+            computer are started, and stopped at the end.
+        store: Where states and journals are kept; a path or a URL that every worker can reach.
+        workers: How many workers to start on this computer, by default one a core; 0 runs the
+            stages in this process, one at a time, for debugging.
+        resources: What each slot takes of a worker's resources, such as `{"GPU": 0.5}`; by default
+            a GPU on workers that offer any.
+        mends_allocator: Whether to let worker processes keep the memory that training frees and
+            takes again at every step; by default if no other client uses them now.
+        on_event: Told every entry of the timeline, as it is decided.
+
+    Returns:
+        A result, or a list of them for a sequence.
+
+    Raises:
+        InvalidStudyError: Something does not fit, before any work starts.
+        BackendError: The workers, the store or the journal failed.
+    """
+    if client is not None and workers is not None:
+        raise InvalidStudyError(
+            f"workers is {workers} and a client is given too; the client's cluster has its workers"
+        )
+    place = _Place(
+        client=client, workers=workers, resources=resources, mends_allocator=mends_allocator
+    )
+    studies = [study] if isinstance(study, Study) else list(study)
+    payloads = {one.fingerprint.digest: pack(cast("Trainable", one.trainable)) for one in studies}
+    _warn_of_what_cannot_be_shared(studies)
+    opened = store if isinstance(store, Store) else Store(store)
+    name = journal_name(studies)
+    with ExitStack() as stack:
+        stack.enter_context(opened.lock(name))
+        journal = opened.journal(name)
+        stack.callback(journal.close)
+        core, timeline = replay(studies, journal.lines())
+        if all(one.has_ended for one in core.runs):
+            logger.info("%s has finished before: the result comes from the store", name)
+        else:
+            backend = _backend(stack, place, opened, payloads, since_s=core.now)
+            stack.enter_context(interrupts(backend.interrupt))
+
+            def record(at_s: Seconds, event: Event, commands: tuple[Command, ...]) -> None:
+                journal.append(write_entry(at_s, event, commands))
+                timeline.record(at_s, event, commands)
+                if on_event is not None:
+                    on_event(timeline.entries[-1])
+
+            drive(core, backend, record, resumes=bool(timeline.entries))
+        results = results_of(core, timeline)
+    return results[0] if isinstance(study, Study) else results
+
+
+def _warn_of_what_cannot_be_shared(studies: Sequence[Study]) -> None:
+    for study in studies:
+        for name in study.space.continuous_at_start():
+            logger.warning(
+                "%s: no two trials can share a step: %s is drawn from a continuous range at step 0",
+                study.name,
+                name,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a run takes place, as the user said it."""
+
+    client: Client | None
+    workers: int | None
+    resources: Mapping[str, float] | None
+    mends_allocator: bool | None
+
+
+def _backend(
+    stack: ExitStack,
+    place: _Place,
+    store: Store,
+    payloads: Mapping[Digest, Payload],
+    *,
+    since_s: Seconds,
+) -> SerialBackend | DaskBackend:
+    """Return what performs commands; the stack closes it, and the workers that it needed."""
+    backend: SerialBackend | DaskBackend
+    looks_inside = bool(store.keys())  # of an earlier run, or another study
+    if place.workers == 0:
+        backend = SerialBackend(
+            Workplace(store=store, facts=facts_of_process()),
+            payloads,
+            since_s=since_s,
+            looks_inside=looks_inside,
+        )
+    else:
+        client = place.client or stack.enter_context(local_workers(place.workers))
+        backend = DaskBackend(
+            client,
+            topic=f"dasktune-{uuid.uuid4().hex}",
+            store=store,
+            payloads=payloads,
+            resources=place.resources,
+            mends_allocator=place.mends_allocator,
+            since_s=since_s,
+            looks_inside=looks_inside,
+        )
+    stack.callback(backend.close)
+    return backend
+
+
+def journal_name(studies: Sequence[Study]) -> str:
+    """Return the name under which a run of these studies is journaled and locked."""
+    names = [study.name for study in studies]
+    if len(names) == 1:
+        return names[0]
+    digest = sha256("\0".join(names).encode()).hexdigest()[:16]
+    return f"{names[0][:100]}-and-{len(names) - 1}-more-{digest}"

@@ -1,0 +1,93 @@
+"""Raw memory beside the structure of an encoded state: how long, at which offset, how aligned.
+
+Called by the codec and its parts for arrays and tensors. Buffers stand in the order in which the
+structure mentions them, each at a multiple of 64 bytes: what is loaded is aligned as torch and MKL
+align their own memory, so that a resumed run takes the same code paths, bit for bit, as one that
+was never interrupted.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+ALIGNMENT = 64
+"""Bytes; a cache line, and what torch gives its own CPU tensors."""
+
+
+class Refusal(Exception):  # noqa: N818 - never leaves the codec, which adds the path
+    """A value that cannot be encoded; says what it is and what would be right."""
+
+
+class Buffers:
+    """What is to be written, in order; contents are made only when their turn comes."""
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []
+        self._contents: list[Callable[[], memoryview]] = []
+
+    @property
+    def lengths(self) -> list[int]:
+        """Length of each buffer in bytes, without padding."""
+        return self._lengths
+
+    def add(self, length: int, content: Callable[[], memoryview]) -> int:
+        """Take a buffer of `length` bytes; return its number."""
+        self._lengths.append(length)
+        self._contents.append(content)
+        return len(self._lengths) - 1
+
+    def replace(self, number: int, length: int, content: Callable[[], memoryview]) -> None:
+        """Say anew what a buffer that was added holds."""
+        self._lengths[number] = length
+        self._contents[number] = content
+
+    def contents(self) -> Iterator[memoryview]:
+        """Make the content of each buffer, one at a time: at most one copy is alive."""
+        for length, content in zip(self._lengths, self._contents, strict=True):
+            memory = content()
+            if memory.nbytes != length:
+                raise RuntimeError(f"a buffer has {memory.nbytes} bytes instead of {length}")
+            yield memory
+
+
+def padding(length: int) -> int:
+    """Return how many bytes are missing to the next multiple of the alignment."""
+    return -length % ALIGNMENT
+
+
+def slices(lengths: Iterable[int], start: int) -> list[slice]:
+    """Return where buffers of such lengths lie, the first at `start`."""
+    places = []
+    for length in lengths:
+        places.append(slice(start, start + length))
+        start += length + padding(length)
+    return places
+
+
+def aligned(length: int) -> memoryview:
+    """Return writable memory that begins at a multiple of the alignment; contents undefined."""
+    raw = np.empty(length + ALIGNMENT, dtype=np.uint8)
+    shift = padding(raw.ctypes.data)
+    return raw[shift : shift + length].data
+
+
+def is_aligned(memory: memoryview) -> bool:
+    """Say whether memory begins at a multiple of the alignment."""
+    return np.frombuffer(memory, dtype=np.uint8).ctypes.data % ALIGNMENT == 0
+
+
+def are_truths(memory: memoryview) -> bool:
+    """Say whether every byte is 0 or 1: other bytes in a boolean array are undefined behaviour."""
+    values = np.frombuffer(memory, dtype=np.uint8)
+    return values.size == 0 or int(values.max()) <= 1
+
+
+def wholes(values: object, name: str) -> Sequence[int]:
+    """Return a list of integers that are at least 0.
+
+    Raises:
+        ValueError: It is anything else.
+    """
+    if not isinstance(values, list) or not all(type(v) is int and v >= 0 for v in values):
+        raise ValueError(f"{name} must be a list of whole numbers")
+    return values

@@ -1,0 +1,374 @@
+"""Run paths of stages as keyed tasks on the free slots of a Dask cluster.
+
+Late binding: a path is sent when a slot is free for it, and nothing is queued behind it. Its first
+task is pinned to the slot's worker, the next ones follow by dependency; forks are started from the
+store, not from a future, which would drag them to the worker that holds it. Keys are never
+cancelled, only released: a cancelled key can strike whoever submits it next.
+
+Everything that happens on Dask's threads is put into one queue, and taken in on the driver's.
+"""
+
+import logging
+import pickle
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from hashlib import sha256
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Any, TypeAlias
+
+import cloudpickle
+from distributed import Client, Future
+
+from dasktune.errors import BackendError
+from dasktune.plan.stage import Stage
+from dasktune.runtime.answers import events_of
+from dasktune.runtime.others import Foreign, Others
+from dasktune.runtime.payload import Payload, travelling_by_value
+from dasktune.runtime.plugins import OPERATION, Sharing, TrainingCode, slot_resources
+from dasktune.runtime.stage import Outcome, floats, latest_stored
+from dasktune.runtime.store import Store
+from dasktune.runtime.task import Task, run_task, stop_path, want_state
+from dasktune.study.commands import Command, ReportDemand, ReturnWorker, RunPath, StopPath
+from dasktune.study.events import (
+    Event,
+    Interrupted,
+    MetricsReported,
+    StageFinished,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerRecalled,
+)
+from dasktune.units import Digest, Seconds, WorkerId
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 1.0
+"""How long nothing may happen before the driver looks whether the scheduler is still there."""
+
+_News: TypeAlias = Callable[[], None]
+"""Something that happened on another thread, to be taken in on the driver's."""
+
+
+@dataclass(slots=True)
+class _Path:
+    """A path that was handed out and not answered to its end."""
+
+    command: RunPath
+    pending: deque[tuple[Stage, Future]] = field(default_factory=deque)
+    """Stages that were sent and not answered, with their futures; none if it waits for another
+    driver."""
+    waits_for: tuple[Foreign, Stage] | None = None
+    """What another driver is running that covers its first steps."""
+
+
+class DaskBackend:
+    """The workers of a Dask cluster that this driver has leased, one slot each."""
+
+    def __init__(  # noqa: PLR0913  (all keywords: where a run takes place)
+        self,
+        client: Client,
+        *,
+        topic: str,
+        store: Store,
+        payloads: Mapping[Digest, Payload],
+        resources: Mapping[str, float] | None = None,
+        mends_allocator: bool | None = None,
+        since_s: Seconds = 0.0,
+        looks_inside: bool = False,
+    ) -> None:
+        """Join a cluster, and ask for its workers.
+
+        Args:
+            client: Of a running cluster; never closed here.
+            topic: Unique to this run.
+            store: The same from every worker.
+            payloads: Training code by fingerprint.
+            resources: What a slot takes of a worker's resources; None: `{"GPU": 1}` on workers
+                that offer GPUs, else nothing.
+            mends_allocator: Whether to mend the allocator of worker processes; None: if no other
+                client uses them now.
+            since_s: Study time that has passed already, in earlier runs.
+            looks_inside: Whether the store may hold states that this run did not make.
+        """
+        self._client = client
+        self._topic = topic
+        self._store_bytes = pickle.dumps(store)
+        self._store = store
+        self._payloads = payloads
+        self._resources = resources
+        self._looks_inside = looks_inside
+        self._zero_s = monotonic() - since_s
+        self._news: SimpleQueue[_News] = SimpleQueue()
+        self._events: deque[tuple[Event, Seconds]] = deque()
+        self._paths: dict[int, _Path] = {}
+        self._workers: dict[WorkerId, Mapping[str, float]] = {}
+        self._others = Others()
+        self._is_cut_off = False
+        self._open = ExitStack()
+        self._open.enter_context(travelling_by_value())
+        self._join(mends_allocator)
+
+    def perform(self, command: Command) -> None:
+        """Begin what a command wishes."""
+        match command:
+            case RunPath():
+                self._begin(command)
+            case StopPath():
+                self._stop(command)
+            case ReportDemand():
+                self._send("demand", wants=command.wants, has_idle=command.has_idle)
+            case ReturnWorker():
+                self._workers.pop(command.worker, None)
+                self._send("returned", worker=command.worker)
+            case _:
+                pass  # a decision: nothing is to be done
+
+    def next_event(self) -> tuple[Event, Seconds]:
+        """Wait for the next event."""
+        while not self._events:
+            try:
+                self._news.get(timeout=_PATIENCE_S)()
+            except Empty:
+                self._look_after_scheduler()
+        return self._events.popleft()
+
+    def interrupt(self) -> None:
+        """Let running stages end at their next step boundary; safe in a signal handler."""
+        self._news.put(lambda: self._tell(Interrupted()))
+
+    def close(self) -> None:
+        """Let go of all tasks and of what was added to the cluster; the client stays open."""
+        for path in list(self._paths.values()):
+            self._forget(path)
+        if self._client.status == "running":
+            self._send("leave")
+            self._client.unsubscribe_topic(self._topic)
+            self._client.unregister_worker_plugin(self._topic)
+        self._open.close()
+
+    def _tell(self, event: Event) -> None:
+        self._events.append((event, monotonic() - self._zero_s))
+
+    # --- the cluster --------------------------------------------------------------------------
+
+    def _join(self, mends_allocator: bool | None) -> None:
+        client = self._client
+        mends = self._is_alone() if mends_allocator is None else mends_allocator
+        by_digest = {payload.digest: payload for payload in self._payloads.values()}
+        client.register_plugin(TrainingCode(self._topic, by_digest, mends=mends))
+        client.register_plugin(Sharing())
+        client.subscribe_topic(self._topic, self._on_news)
+        asked = dict(self._resources) if self._resources is not None else None
+        self._send("join", resources=asked)
+
+    def _is_alone(self) -> bool:
+        clients = self._client.run_on_scheduler(
+            lambda dask_scheduler: [
+                key for key in dask_scheduler.clients if key != "fire-and-forget"
+            ]
+        )
+        return len(clients) <= 1
+
+    def _send(self, verb: str, **facts: Any) -> None:  # noqa: ANN401  (whatever msgpack takes)
+        message = {"op": OPERATION, "verb": verb, "topic": self._topic, **facts}
+        self._client.loop.add_callback(self._client._send_to_scheduler_safe, message)
+
+    def _on_news(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        _, news = event
+        self._news.put(lambda: self._hear(news))
+
+    def _hear(self, news: Mapping[str, Any]) -> None:
+        """Take in what the scheduler or a task has published for this driver."""
+        match news["kind"]:
+            case "report":
+                self._tell(MetricsReported(**news["event"]))
+            case "granted":
+                self._granted(WorkerId(news["worker"]))
+            case "recall":
+                self._recall(only_idle=news["only_idle"])
+            case "gone":
+                self._worker_left(WorkerId(news["worker"]))
+            case "running":
+                self._others.begin(news["of"], news["path"], news["worker"], news["stages"])
+            case "ended":
+                self._others.end(news["of"], news["path"])
+                self._go_on_after(news["of"], news["path"])
+
+    def _look_after_scheduler(self) -> None:
+        """Nothing has happened for a while: make sure that something still can."""
+        status = self._client.status
+        if status == "running":
+            if self._is_cut_off:
+                logger.warning("the Dask scheduler answers again; the study goes on")
+                self._is_cut_off = False
+                self._join(mends_allocator=None)
+            return
+        if not self._is_cut_off:
+            self._is_cut_off = True
+            logger.warning("the Dask scheduler does not answer; waiting for it to come back")
+            for worker in list(self._workers):
+                self._worker_left(worker)
+        if status == "closed":
+            raise BackendError(
+                "the Dask scheduler is gone and did not come back; nothing committed is lost: "
+                "start a cluster and make the same call again"
+            )
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def _granted(self, worker: WorkerId) -> None:
+        offered = self._client.sync(self._client.scheduler.identity)["workers"].get(worker)
+        if offered is None:
+            return  # it has gone again: the news of that is on its way
+        self._workers[worker] = slot_resources(self._resources, offered.get("resources") or {})
+        # One slot a process, whatever its threads: the global generators are the process's.
+        self._tell(WorkerJoined(worker=worker))
+
+    def _recall(self, *, only_idle: bool) -> None:
+        busy = {path.command.worker for path in self._paths.values()}
+        idle = [worker for worker in self._workers if worker not in busy]
+        if idle:
+            self._tell(WorkerRecalled(worker=idle[0]))
+        elif only_idle or not self._workers:
+            self._send("returned", worker=None)
+        else:
+            self._tell(WorkerRecalled(worker=next(reversed(self._workers))))
+
+    def _worker_left(self, worker: WorkerId) -> None:
+        if self._workers.pop(worker, None) is None:
+            return
+        for path in list(self._paths.values()):
+            if path.command.worker == worker:
+                self._forget(path)
+        self._tell(WorkerLeft(worker=worker, died=True, reason="the worker is gone"))
+
+    # --- paths --------------------------------------------------------------------------------
+
+    def _begin(self, command: RunPath) -> None:
+        path = self._paths[command.path] = _Path(command)
+        first = command.stages[0]
+        covering = self._others.covering(first)
+        if covering is None:
+            self._submit(path)
+            return
+        foreign, wanted = covering
+        path.waits_for = (foreign, first)
+        self._client.run(
+            want_state, wanted, workers=[foreign.worker], wait=False, on_error="ignore"
+        )
+
+    def _submit(self, path: _Path) -> None:
+        command = path.command
+        previous: Future | None = None
+        for stage in command.stages:
+            payload = self._payloads[Digest(stage.family.fingerprint)]
+            task = Task(
+                topic=self._topic,
+                path=command.path,
+                store=self._store_bytes,
+                payload=payload.digest,
+                looks_inside=self._looks_inside or self._others.are_there,
+            )
+            future = self._client.submit(
+                run_task,
+                cloudpickle.dumps(stage),
+                task,
+                previous,
+                key=_key(stage),
+                workers=[command.worker] if previous is None else None,
+                resources=dict(self._workers.get(command.worker, {})) or None,
+                pure=False,
+            )
+            path.pending.append((stage, future))
+            previous = future
+        for stage, future in path.pending:
+            future.add_done_callback(lambda f, s=stage: self._on_done(command.path, s, f))
+        self._send("running", path=command.path, running=Foreign.plain(command))
+
+    def _stop(self, command: StopPath) -> None:
+        path = self._paths.get(command.path)
+        if path is not None and path.waits_for is not None:
+            self._answer_waiting(path)
+            return
+        self._client.run(
+            stop_path, self._topic, command.path, workers=[command.worker], wait=False,
+            on_error="ignore",
+        )  # fmt: skip
+
+    def _on_done(self, number: int, stage: Stage, future: Future) -> None:
+        self._news.put(lambda: self._stage_done(number, stage, future))
+
+    def _stage_done(self, number: int, stage: Stage, future: Future) -> None:
+        path = self._paths.get(number)
+        if path is None or not path.pending or path.pending[0][0] is not stage:
+            return
+        if self._client.status != "running":
+            self._look_after_scheduler()  # which has taken its tasks with it
+            return
+        outcome = _outcome(stage, future)
+        path.pending.popleft()
+        for event in events_of(number, stage, outcome):
+            self._tell(event)
+        if outcome.error is not None or outcome.reached < stage.stop or not path.pending:
+            self._forget(path)
+        future.release()
+
+    def _forget(self, path: _Path) -> None:
+        self._paths.pop(path.command.path, None)
+        for _, future in path.pending:
+            future.release()
+        path.pending.clear()
+        if self._client.status == "running":
+            self._send("ended", path=path.command.path)
+
+    # --- what other drivers run ---------------------------------------------------------------
+
+    def _go_on_after(self, topic: str, number: int) -> None:
+        """Answer the paths that waited for a path of another driver, which has ended."""
+        for path in list(self._paths.values()):
+            if path.waits_for is not None and path.waits_for[0].is_path(topic, number):
+                self._answer_waiting(path)
+
+    def _answer_waiting(self, path: _Path) -> None:
+        """Tell what the store has of a path's first stage by now; the core goes on from there."""
+        stage = path.command.stages[0]
+        found = latest_stored(stage, self._store)
+        metrics = None
+        if found is not None and found.key == stage.key and stage.evaluates:
+            metrics = floats(found.metrics)
+        self._tell(
+            StageFinished(
+                path=path.command.path,
+                stage=stage.key,
+                reached=stage.start if found is None else found.step,
+                metrics=metrics,
+                executed_steps=0,
+            )
+        )
+        # Whatever is left of the path is handed out anew: it may be covered by others again.
+        self._forget(path)
+
+
+def _outcome(stage: Stage, future: Future) -> Outcome:
+    """Return what came of a task; one that Dask gave up has done nothing that is known of."""
+    if future.status == "finished":
+        answer = dict(future.result())
+        answer.pop("is_through")
+        return Outcome(**answer)
+    error = future.exception() if future.status == "error" else None
+    if error is None or type(error).__name__ == "KilledWorker":
+        return Outcome(key=stage.key, reached=stage.start)
+    return Outcome(key=stage.key, reached=stage.start, error=f"{type(error).__name__}: {error}")
+
+
+def _key(stage: Stage) -> str:
+    """Name a task by the state that it makes and the one that it starts from.
+
+    A stage that was stopped begins again from where it was: the same state, another task.
+    """
+    digest = sha256(f"{stage.start_key}:{stage.key}".encode()).hexdigest()
+    kind = "train" if stage.n_steps else "eval"
+    return f"dasktune_{kind}-{digest}"

@@ -1,0 +1,187 @@
+"""The timeline of a study as lines in the store: what was appended is there, in order.
+
+Called by whoever drives a study, under the study's lock, and by readers at any time. A reader sees
+the lines up to some moment: always a beginning, never a gap. On a disk a journal is one file, whose
+last line may be torn if its writer died; in an object store it is a row of numbered segments, the
+last of which is replaced by a longer one as it grows.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from dasktune.errors import BackendError, InvalidStudyError
+from dasktune.runtime.local_files import (
+    disk_errors,
+    open_making_folders,
+    sync_folder,
+    write_all,
+)
+from dasktune.runtime.medium import Medium
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 64 * 2**10
+"""From this size on a segment is not replaced any more: each append writes it anew."""
+
+
+class Journal(Protocol):
+    """Lines that are kept in the order in which they were appended."""
+
+    def append(self, *lines: str) -> None:
+        """Append lines, all with one sync; they are durable when it returns.
+
+        Raises:
+            InvalidStudyError: A line has a line break or a null character in it.
+            BackendError: They could not be written; the journal is as it was.
+        """
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines without their ends; nothing if there is no journal."""
+
+    def close(self) -> None:
+        """Let go of what the journal holds; the next append takes it again."""
+
+
+class FileJournal:
+    """A journal in a file of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._size = 0
+
+    def append(self, *lines: str) -> None:
+        """Append lines, all with one sync; they are durable when it returns."""
+        data = _joined(lines)
+        with disk_errors("append to", self._path):
+            descriptor = self._opened()
+            try:
+                write_all(descriptor, memoryview(data))
+                _sync(descriptor)
+            except OSError:
+                # What went out is cut off again, else the next line would continue a torn one.
+                os.ftruncate(descriptor, self._size)
+                self.close()
+                raise
+            self._size += len(data)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines without their ends; nothing if there is no journal."""
+        with disk_errors("read", self._path):
+            try:
+                data = self._path.read_bytes()
+            except FileNotFoundError:
+                return
+        yield from _whole_lines(data[: _whole_bytes(data)], str(self._path))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _opened(self) -> int:
+        if self._descriptor is not None:
+            return self._descriptor
+        descriptor = open_making_folders(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        sync_folder(self._path.parent)
+        data = self._path.read_bytes()
+        whole = _whole_bytes(data)
+        if whole < len(data):
+            logger.warning(
+                "the journal %s ends with %d bytes of a line that was never finished; they are cut",
+                self._path,
+                len(data) - whole,
+            )
+            os.ftruncate(descriptor, whole)
+        self._descriptor, self._size = descriptor, whole
+        return descriptor
+
+
+class SegmentJournal:
+    """A journal in numbered objects."""
+
+    def __init__(self, medium: Medium, folder: str) -> None:
+        self._medium = medium
+        self._folder = folder
+        self._number: int | None = None
+        self._content = b""
+
+    def append(self, *lines: str) -> None:
+        """Append lines, all with one put; they are durable when it returns."""
+        data = _joined(lines)
+        if self._number is not None and len(self._content) < SEGMENT_BYTES:
+            self._medium.put(self._name(self._number), self._content + data)
+            self._content += data
+            return
+        # Another writer's last segment stays as it is: a driver that was taken for dead may still
+        # replace it.
+        number = (self._number or self._last()) + 1
+        name = self._name(number)
+        if not self._medium.create(name, data) and self._medium.read(name) != data:
+            raise BackendError(
+                f"somebody else has written {name!r} in {self._medium.url!r}: a study may have one "
+                "driver at a time, the one that holds its lock"
+            )
+        self._number, self._content = number, data
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines without their ends; nothing if there is no journal."""
+        for number in range(1, self._last() + 1):
+            name = self._name(number)
+            data = self._medium.read(name)
+            if data is None:
+                raise BackendError(
+                    f"{name!r} is missing in {self._medium.url!r}: a journal must have all its "
+                    "segments"
+                )
+            yield from _whole_lines(data, name)
+
+    def close(self) -> None:
+        """Begin a new segment with the next append."""
+        self._number = None
+
+    def _name(self, number: int) -> str:
+        return f"{self._folder}/{number:08d}.jsonl"
+
+    def _last(self) -> int:
+        stems = (name.removesuffix(".jsonl") for name in self._medium.listing(self._folder))
+        return max((int(stem) for stem in stems if stem.isdecimal()), default=0)
+
+
+def _joined(lines: tuple[str, ...]) -> bytes:
+    for line in lines:
+        if "\n" in line or "\r" in line or "\0" in line:
+            raise InvalidStudyError(
+                f"the line {line[:80]!r} cannot be appended: it must have no line break and no null"
+            )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _whole_bytes(data: bytes) -> int:
+    """Return how much of a journal is finished lines: up to the last line break before any null.
+
+    After a power failure some file systems show zeros where data had not arrived.
+    """
+    null = data.find(b"\0")
+    return data.rfind(b"\n", 0, null if null >= 0 else len(data)) + 1
+
+
+def _whole_lines(data: bytes, where: str) -> Iterator[str]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise BackendError(f"the journal {where!r} is damaged: {error}") from error
+    yield from text.split("\n")[:-1]
+
+
+def _sync(descriptor: int) -> None:
+    # The length of a file counts as data here; its times do not.
+    if sys.platform == "linux":
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)

@@ -1,0 +1,69 @@
+"""What killed writers leave in a store: unfinished files, and blobs that no record names.
+
+Called by `Store.clean`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dasktune.runtime.local_files import TEMPORARY
+from dasktune.runtime.medium import Entry, Medium
+from dasktune.runtime.names import PROOFS, STATES, blob_of, key_of
+from dasktune.units import Digest, Seconds
+
+_FOLDERS = (STATES, "timelines", "locks", PROOFS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What `clean` removed."""
+
+    n_files: int
+    """Files or objects."""
+    size_bytes: int
+    """All of them together."""
+
+
+def leftovers(
+    medium: Medium,
+    digest_of: Callable[[Digest], str | None],
+    *,
+    age_s: Seconds,
+    proof_age_s: Seconds,
+) -> Iterator[tuple[str, int]]:
+    """Yield the name and size in bytes of each file that nobody needs.
+
+    Args:
+        medium: Where to look.
+        digest_of: Reads the record of a key now: a listing may be older than a record.
+        age_s: What is younger stays.
+        proof_age_s: The same for proofs, which are in nobody's work and still of use.
+    """
+    for folder in _FOLDERS:
+        files = medium.listing(folder)
+        unfinished = [name for name in files if name.endswith(TEMPORARY)]
+        for name in unfinished:
+            if files[name].age_s >= age_s:
+                yield f"{folder}/{name}", files[name].size_bytes
+        if folder == PROOFS:
+            for name in files.keys() - set(unfinished):
+                if files[name].age_s >= proof_age_s:
+                    yield f"{folder}/{name}", files[name].size_bytes
+        elif folder == STATES:
+            for name in _superseded(files, digest_of):
+                if files[name].age_s >= age_s:
+                    yield f"{folder}/{name}", files[name].size_bytes
+
+
+def _superseded(
+    files: dict[str, Entry], digest_of: Callable[[Digest], str | None]
+) -> Iterator[str]:
+    with_record = {key_of(name) for name in files}
+    blobs = {name: blob for name in files if (blob := blob_of(name))}
+    n_blobs = Counter(key for key, _ in blobs.values())
+    for name, (key, digest) in blobs.items():
+        # The only blob of a key with a record is the one that the record names: nothing to read.
+        is_named = n_blobs[key] == 1 and key in with_record
+        if not is_named and digest_of(key) != digest:
+            yield name

@@ -1,0 +1,99 @@
+"""Run stages in this process, one at a time: for debugging, and for comparing with.
+
+No cluster, no thread: a breakpoint or an exception in the user's code is where the user looks for
+it. Obeys the same contract as the Dask backend and the simulator.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from dasktune.errors import BackendError
+from dasktune.plan.stage import Stage
+from dasktune.runtime.answers import events_of
+from dasktune.runtime.payload import Payload
+from dasktune.runtime.stage import Hooks, Order, Workplace, run_stage
+from dasktune.study.commands import Command, RunPath, StopPath
+from dasktune.study.events import Event, Interrupted, MetricsReported, WorkerJoined
+from dasktune.units import Digest, Seconds, Step, WorkerId
+
+_WORKER = WorkerId("serial")
+
+
+class SerialBackend:
+    """One slot, in this process."""
+
+    def __init__(
+        self,
+        workplace: Workplace,
+        payloads: Mapping[Digest, Payload],
+        *,
+        clock: Callable[[], Seconds] = time.monotonic,
+        since_s: Seconds = 0.0,
+        looks_inside: bool = False,
+    ) -> None:
+        """Begin with the worker's joining.
+
+        Args:
+            workplace: The store, and what the process keeps.
+            payloads: Training code by fingerprint.
+            clock: Seconds that only grow.
+            since_s: Study time that has passed already, in earlier runs.
+            looks_inside: Whether the store may hold states that this run did not make.
+        """
+        self._workplace = workplace
+        self._payloads = payloads
+        self._clock = clock
+        self._zero_s = clock() - since_s
+        self._events: deque[tuple[Event, Seconds]] = deque()
+        self._looks_inside = looks_inside
+        self._path: int = 0
+        self._stages: deque[Stage] = deque()
+        self._is_stopping = False
+        self._tell(WorkerJoined(worker=_WORKER))
+
+    def perform(self, command: Command) -> None:
+        """Begin what a command wishes."""
+        if isinstance(command, RunPath):
+            self._path, self._is_stopping = command.path, False
+            self._stages.extend(command.stages)
+        elif isinstance(command, StopPath):
+            self._is_stopping = True
+
+    def next_event(self) -> tuple[Event, Seconds]:
+        """Return what happened, or make something happen: run the next stage to its end."""
+        while not self._events:
+            if not self._stages:
+                raise BackendError("nothing is running and nothing is to come")
+            self._run_one(self._stages.popleft())
+        return self._events.popleft()
+
+    def interrupt(self) -> None:
+        """Let the running stage end at its next step boundary; safe in a signal handler."""
+        self._is_stopping = True
+        self._tell(Interrupted())
+
+    def close(self) -> None:
+        """Let the trainable go."""
+        self._workplace.drop()
+
+    def _run_one(self, stage: Stage) -> None:
+        path = self._path
+
+        def report(step: Step, metrics: Mapping[str, float]) -> None:
+            self._tell(MetricsReported(path=path, stage=stage.key, step=step, metrics=metrics))
+
+        order = Order(
+            stage=stage,
+            payload=self._payloads[Digest(stage.family.fingerprint)],
+            looks_inside=self._looks_inside,
+        )
+        hooks = Hooks(report=report, should_stop=lambda: self._is_stopping)
+        outcome = run_stage(order, self._workplace, hooks)
+        for event in events_of(path, stage, outcome):
+            self._tell(event)
+        if outcome.error is not None or outcome.reached < stage.stop:
+            self._stages.clear()
+
+    def _tell(self, event: Event) -> None:
+        self._events.append((event, self._clock() - self._zero_s))
