@@ -110,6 +110,7 @@ class SegmentJournal:
         self._folder = folder
         self._number: int | None = None
         self._content = b""
+        self._begun: tuple[int, bytes] | None = None
 
     def append(self, *lines: str) -> None:
         """Append lines, all with one put; they are durable when it returns."""
@@ -120,14 +121,20 @@ class SegmentJournal:
             return
         # Another writer's last segment stays as it is: a driver that was taken for dead may still
         # replace it.
-        number = (self._number or self._last()) + 1
+        if self._begun is None:
+            self._begun = (self._number or self._last()) + 1, data
+        number, tried = self._begun
+        self._begun = number, data
         name = self._name(number)
-        if not self._medium.create(name, data) and self._medium.read(name) != data:
-            raise BackendError(
-                f"somebody else has written {name!r} in {self._medium.url!r}: a study may have one "
-                "driver at a time, the one that holds its lock"
-            )
-        self._number, self._content = number, data
+        if not self._medium.create(name, data):
+            # A first try may have arrived though its answer did not.
+            if self._medium.read(name) not in (tried, data):
+                raise BackendError(
+                    f"somebody else has written {name!r} in {self._medium.url!r}: a study may have "
+                    "one driver at a time, the one that holds its lock"
+                )
+            self._medium.put(name, data)
+        self._number, self._content, self._begun = number, data, None
 
     def lines(self) -> Iterator[str]:
         """Yield the lines without their ends; nothing if there is no journal."""
@@ -143,7 +150,7 @@ class SegmentJournal:
 
     def close(self) -> None:
         """Begin a new segment with the next append."""
-        self._number = None
+        self._number = self._begun = None
 
     def _name(self, number: int) -> str:
         return f"{self._folder}/{number:08d}.jsonl"

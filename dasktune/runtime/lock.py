@@ -239,17 +239,21 @@ class HeartbeatLock(StudyLock):
         return True
 
     def _beat(self, every_s: Seconds) -> None:
-        while not self._released.wait(every_s):
-            try:
-                if max(self._numbers(), default=0) != self._number:
-                    self._lost = (
-                        f"the lock of study {self._study!r} was lost: this process was silent for "
-                        f"more than {self._patience_s} s, and another has taken over"
-                    )
-                    return
-                self._write(replace(self._sign, beat=self._sign.beat + 1, at_s=time.time()))
-            except BackendError as error:  # the network may come back before others lose patience
-                logger.warning("no sign of life for study %r: %s", self._study, error)
+        while self._lost is None and not self._released.wait(every_s):
+            self._beat_once()
+
+    def _beat_once(self) -> None:
+        """Give a sign of life, unless the lock is lost."""
+        try:
+            if max(self._numbers(), default=0) != self._number:
+                self._lost = (
+                    f"the lock of study {self._study!r} was lost: this process was silent for more "
+                    f"than {self._patience_s} s, and another has taken over"
+                )
+                return
+            self._write(replace(self._sign, beat=self._sign.beat + 1, at_s=time.time()))
+        except BackendError as error:  # the network may come back before others lose patience
+            logger.warning("no sign of life for study %r: %s", self._study, error)
 
     def _write(self, sign: "_Sign") -> None:
         self._sign = sign

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 import fsspec
+from fsspec.spec import AbstractBufferedFile
 
 from dasktune.errors import BackendError, DasktuneError, InvalidStudyError
 from dasktune.runtime.buffers import aligned
@@ -113,9 +114,7 @@ class Objects:
                 if again.digest() != digest.digest():
                     raise BackendError("a state has changed while it was written: leave it alone")
             except BaseException:
-                # Leaving a `with` would end the upload, and publish the part that was written.
-                file.discard()
-                file.closed = True
+                _discard(file)
                 raise
             file.close()
         return digest.hexdigest()
@@ -167,6 +166,15 @@ class Objects:
             raise BackendError(
                 f"cannot {verb} '{self._url}/{name}': {type(error).__name__}: {error}"
             ) from error
+
+
+def _discard(file: Any) -> None:  # noqa: ANN401 - fsspec has no types
+    """Give an upload up; closing it would publish the part that was written."""
+    if isinstance(file, AbstractBufferedFile):
+        file.discard()
+        file.closed = True
+    else:  # in memory everything is published as it is written
+        file.close()
 
 
 def _age_s(info: Mapping[str, Any], now: datetime) -> float:

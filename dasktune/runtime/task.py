@@ -20,7 +20,6 @@ from dasktune.runtime.payload import Payload
 from dasktune.runtime.stage import Hooks, Order, Outcome, Workplace, run_stage
 from dasktune.units import Digest, Step
 
-
 if TYPE_CHECKING:
     from dasktune.runtime.store import Store
 

@@ -27,6 +27,7 @@ class Slots:
 
     def __init__(self) -> None:
         self.by_worker: dict[WorkerId, list[Slot]] = {}
+        self._recalled: dict[WorkerId, None] = {}
         self._cold: dict[tuple[WorkerId, int], Slot] = {}
         self._warm: dict[tuple[WorkerId, int], Slot] = {}
         self._warm_with: dict[int, dict[tuple[WorkerId, int], Slot]] = {}
@@ -55,10 +56,35 @@ class Slots:
     def leave(self, worker: WorkerId) -> list[Slot]:
         """Remove a worker; return its slots."""
         slots = self.by_worker.pop(worker, [])
+        if worker in self._recalled:
+            del self._recalled[worker]  # its idle slots are not counted any more
+            return slots
         for slot in slots:
             if slot.path is None:
                 self._not_idle(slot)
         return slots
+
+    def recall(self, worker: WorkerId) -> list[Slot]:
+        """Let no further path begin on a worker; return its slots, none if it is not known."""
+        if worker not in self.by_worker or worker in self._recalled:
+            return []
+        slots = self.by_worker[worker]
+        for slot in slots:
+            if slot.path is None:
+                self._not_idle(slot)
+        self._recalled[worker] = None
+        return slots
+
+    def take_returned(self) -> list[WorkerId]:
+        """Remove the recalled workers that run nothing any more; return them."""
+        returned = [
+            worker
+            for worker in self._recalled
+            if all(slot.path is None for slot in self.by_worker[worker])
+        ]
+        for worker in returned:
+            self.leave(worker)
+        return returned
 
     def idle_for(self, start: Vertex) -> Slot | None:
         """Return the slot, longest idle, that is warm with a state."""
@@ -78,6 +104,8 @@ class Slots:
         """Let a slot be idle; it holds the state `warm`."""
         slot.path = None
         slot.warm = warm
+        if slot.worker in self._recalled:
+            return
         key = (slot.worker, slot.index)
         if warm is None:
             self._cold[key] = slot
@@ -93,6 +121,7 @@ class Slots:
                 Slot(worker, s.index, vertices[s.warm.serial] if s.warm else None, s.path)
                 for s in slots
             ]
+        twin._recalled = self._recalled.copy()
         twin._cold = {key: twin.by_worker[key[0]][key[1]] for key in self._cold}
         twin._warm = {key: twin.by_worker[key[0]][key[1]] for key in self._warm}
         twin._warm_with = {

@@ -1,6 +1,6 @@
 """What the core wishes, as it tells the world: imperatives, each with its reason.
 
-`RunPath`, `StopPath`, `ReturnWorker`, `ReportDemand` and `EndRun` are for backends to perform, which
+`RunPath`, `StopPath`, `ReturnWorker`, `ReportDemand` and `EndRun` are for backends to perform, who
 share a cluster's workers by the third and fourth. The others are decisions: they need
 nobody to act, and stand in the timeline so that replay, `explain` and the report can tell what was
 drawn, asked for and ended, and why.

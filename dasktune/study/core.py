@@ -7,21 +7,19 @@ serial one and the simulator drive the same code, and a recorded timeline replay
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from dasktune.errors import BackendError, InvalidStudyError
 from dasktune.plan.owed import is_needed
 from dasktune.plan.prefix_tree import Vertex
 from dasktune.plan.search_plan import Answer, SearchPlan
-from dasktune.plan.stage import Stage
 from dasktune.scheduling.critical_path_first import CriticalPathFirst
 from dasktune.scheduling.dispatch import assign_next
 from dasktune.scheduling.ready_queue import ReadyQueue
 from dasktune.scheduling.scheduler import Scheduler
-from dasktune.scheduling.slots import Slot, Slots
+from dasktune.scheduling.slots import Slots
 from dasktune.space.search_space import Point
-from dasktune.study.commands import Command, EndRun, RunPath, StopPath
+from dasktune.study.commands import Command, EndRun, ReportDemand, ReturnWorker
 from dasktune.study.events import (
     Event,
     Interrupted,
@@ -33,7 +31,9 @@ from dasktune.study.events import (
     StudyStarted,
     WorkerJoined,
     WorkerLeft,
+    WorkerRecalled,
 )
+from dasktune.study.in_flight import InFlight
 from dasktune.study.study import Study
 from dasktune.study.study_run import StudyRun
 from dasktune.trial import TrialId
@@ -41,16 +41,6 @@ from dasktune.units import Seconds
 
 _MAX_DEATHS = 3
 """Workers that may die while executing one stage before it is given up."""
-
-
-@dataclass(slots=True)
-class _Path:
-    """A path on its way: the stages that have not been answered yet."""
-
-    number: int
-    slot: Slot
-    stages: deque[tuple[Stage, Vertex]]
-    is_stopping: bool = False
 
 
 class StudyCore:
@@ -71,8 +61,8 @@ class StudyCore:
         self.worker_seconds: Seconds = 0.0
         """Seconds that workers said they were busy."""
         self._queue = ReadyQueue(self.plan, self.scheduler)
-        self._paths: dict[int, _Path] = {}
-        self._n_paths = 0
+        self._in_flight = InFlight(self.plan, self.slots)
+        self._demand = ReportDemand(wants=True, has_idle=False)
         self._answers: deque[Answer] = deque()
         self._commands: list[Command] = []
         self._recorded: Mapping[TrialId, Point] | None = None
@@ -111,11 +101,11 @@ class StudyCore:
     @property
     def n_running(self) -> int:
         """Number of paths that are running."""
-        return len(self._paths)
+        return len(self._in_flight.paths)
 
     def why_idle(self) -> str | None:
         """Say why no stage is running although the run is not over; None if there is no need to."""
-        if self._paths or self._has_ended:
+        if self.n_running or self._has_ended:
             return None
         if self._is_draining:
             return "the run was interrupted"
@@ -134,15 +124,7 @@ class StudyCore:
         twin.runs = [run.copy(twin.plan) for run in self.runs]
         twin.slots = self.slots.copy(vertices)
         twin._queue = self._queue.copy(twin.plan, vertices)
-        twin._paths = {
-            number: _Path(
-                number,
-                twin.slots.by_worker[path.slot.worker][path.slot.index],
-                deque((stage, vertices[end.serial]) for stage, end in path.stages),
-                path.is_stopping,
-            )
-            for number, path in self._paths.items()
-        }
+        twin._in_flight = self._in_flight.copy(twin.plan, twin.slots, vertices)
         twin._answers = deque()
         twin._commands = []
         return twin
@@ -161,20 +143,28 @@ class StudyCore:
                 self._worker_joined(event)
             case WorkerLeft():
                 self._worker_left(event)
+            case WorkerRecalled():
+                self._worker_recalled(event)
             case StateLost():
                 self._answers += self.plan.lose(event.state)
             case StudyStarted():
                 self._study_started(event)
             case Interrupted():
-                self._is_draining = True
-                for path in self._paths.values():
-                    self._stop(path, "interrupted")
+                self._interrupted()
             case Resumed():
-                self._is_draining = self._has_ended = False
-                for worker in list(self.slots.by_worker):
-                    self._worker_left(WorkerLeft(worker=worker, died=False))
+                self._resumed()
             case _:
                 assert_never(event)
+
+    def _interrupted(self) -> None:
+        self._is_draining = True
+        for path in self._in_flight.paths.values():
+            self._commands += self._in_flight.stop(path, "interrupted")
+
+    def _resumed(self) -> None:
+        self._is_draining = self._has_ended = False
+        for worker in list(self.slots.by_worker):
+            self._worker_left(WorkerLeft(worker=worker, died=False))
 
     def _study_started(self, event: StudyStarted) -> None:
         if not 0 <= event.study < len(self.runs) or self.runs[event.study].status is not None:
@@ -187,13 +177,19 @@ class StudyCore:
         self._worker_left(WorkerLeft(worker=event.worker, died=False))  # it may have restarted
         self.slots.join(event.worker, event.n_slots)
 
+    def _worker_recalled(self, event: WorkerRecalled) -> None:
+        for slot in self.slots.recall(event.worker):
+            if slot.path is not None:
+                path = self._in_flight.paths[slot.path]
+                self._commands += self._in_flight.stop(path, "the worker is needed elsewhere")
+
     def _worker_left(self, event: WorkerLeft) -> None:
         for slot in self.slots.leave(event.worker):
             if slot.path is None:
                 continue
-            path = self._paths[slot.path]
+            path = self._in_flight.paths[slot.path]
             stage, end = path.stages[0]
-            self._drop(path)
+            self._in_flight.drop(path)
             if event.died:
                 end.deaths += 1
                 if end.deaths >= _MAX_DEATHS:
@@ -204,7 +200,7 @@ class StudyCore:
                     )
 
     def _metrics_reported(self, event: MetricsReported) -> None:
-        path = self._path_of(event)
+        path = self._in_flight.at(event)
         if path is None:
             return
         _, end = path.stages[0]
@@ -215,7 +211,7 @@ class StudyCore:
 
     def _stage_finished(self, event: StageFinished) -> None:
         self.worker_seconds += event.seconds
-        path = self._path_of(event)
+        path = self._in_flight.at(event)
         if path is None:
             self._finished_late(event)
             return
@@ -234,8 +230,7 @@ class StudyCore:
         if event.metrics is not None:
             self._answers += self.plan.measured(vertex, event.metrics)
         if event.reached < stage.stop or not path.stages:
-            self._drop(path)
-            self.slots.free(path.slot, vertex)
+            self._in_flight.end(path, vertex)
 
     def _finished_late(self, event: StageFinished) -> None:
         """Keep what a worker that was given up has committed after all: it is as good as any."""
@@ -244,12 +239,11 @@ class StudyCore:
             self._answers += self.plan.measured(vertex, event.metrics)
 
     def _stage_failed(self, event: StageFailed) -> None:
-        path = self._path_of(event)
+        path = self._in_flight.at(event)
         if path is None:
             return
         stage, end = path.stages[0]
-        self._drop(path)
-        self.slots.free(path.slot, None)
+        self._in_flight.end(path, None)
         self.plan.wasted(event.executed_steps)
         end.attempts += 1
         limit = max(
@@ -259,30 +253,8 @@ class StudyCore:
             text = event.traceback or event.error
             self._give_up(end, f"{event.error}\n{text}" if event.traceback else text)
 
-    def _path_of(self, event: StageFinished | StageFailed | MetricsReported) -> _Path | None:
-        """Return the path that is at the event's stage; None if it is not counted on any more."""
-        path = self._paths.get(event.path)
-        if path is None or path.stages[0][0].key != event.stage:
-            return None
-        return path
-
-    def _drop(self, path: _Path) -> None:
-        """Take back the claims of all stages of a path that were not answered."""
-        del self._paths[path.number]
-        for stage, end in reversed(path.stages):
-            self.plan.release(end, stage.start)
-        path.stages.clear()
-
     def _give_up(self, end: Vertex, failure: str) -> None:
         self._answers += self.plan.fail(end, failure)
-
-    def _stop(self, path: _Path, reason: str) -> None:
-        if not path.is_stopping:
-            path.is_stopping = True
-            slot = path.slot
-            self._commands.append(
-                StopPath(path=path.number, worker=slot.worker, slot=slot.index, reason=reason)
-            )
 
     # --- decisions ----------------------------------------------------------------------------
 
@@ -298,6 +270,7 @@ class StudyCore:
             if self._answers:
                 continue
             self._release()
+            self._return_recalled()
             self._dispatch()
             if not self._ask_on_demand():
                 break
@@ -309,15 +282,32 @@ class StudyCore:
                 run.end_if_done(self._commands)
         self._release()
         for number in self.plan.owed.take_unwanted():
-            path = self._paths.get(number)
+            path = self._in_flight.paths.get(number)
             if path is not None and not any(is_needed(end) for _, end in path.stages):
-                self._stop(path, "no trial waits for it any more")
-        if self._paths or self._has_ended:
+                self._commands += self._in_flight.stop(path, "no trial waits for it any more")
+        self._return_recalled()
+        self._report_demand()
+        if self.n_running or self._has_ended:
             return
         if self._is_draining:
             self._end_run("interrupted; the same call goes on from here")
         elif all(run.has_ended for run in self.runs):
             self._end_run("all studies have ended")
+
+    def _return_recalled(self) -> None:
+        for worker in self.slots.take_returned():
+            self._commands.append(ReturnWorker(worker=worker))
+
+    def _report_demand(self) -> None:
+        """Say whether another worker would be of use, if that has changed."""
+        wants = not self._is_draining and (
+            self._queue.first() is not None
+            or any(run.asks_on_demand and run.may_ask for run in self.runs)
+        )
+        demand = ReportDemand(wants=wants, has_idle=self.slots.has_idle)
+        if demand != self._demand:
+            self._demand = demand
+            self._commands.append(demand)
 
     def _release(self) -> None:
         for run in self.runs:
@@ -348,20 +338,4 @@ class StudyCore:
             assignment = assign_next(self._queue, self.slots, self.scheduler)
             if assignment is None:
                 return
-            self._n_paths += 1
-            stages = deque((planned.stage, planned.end) for planned in assignment.path)
-            path = _Path(self._n_paths, assignment.slot, stages)
-            self.slots.occupy(assignment.slot, path.number)
-            self._paths[path.number] = path
-            for stage, end in stages:
-                self.plan.claim(end, stage.start, path.number)
-            self._commands.append(
-                RunPath(
-                    path=path.number,
-                    worker=assignment.slot.worker,
-                    slot=assignment.slot.index,
-                    stages=tuple([stage for stage, _ in stages]),
-                    is_warm=assignment.is_warm,
-                    reason=assignment.reason,
-                )
-            )
+            self._commands.append(self._in_flight.begin(assignment))

@@ -95,6 +95,8 @@ class Study:
         chosen = Random() if sampler is None else sampler
         _check_kind("sampler", chosen, Sampler, "dasktune.Random()")
         _check_kind("tuner", tuner, Tuner, "dasktune.FullTraining(max_steps=10)")
+        if isinstance(chosen, Grid):
+            searched.points()  # refuses what is continuous
         _check_trainable(trainable)
         _check_text("metric", metric, _ANY_TEXT, "the name of a result of evaluate()")
         if mode not in ("max", "min"):
@@ -139,7 +141,10 @@ class Study:
         value = metrics[self.metric]
         if value is None or isinstance(value, str):
             return None
-        number = float(cast("float", value))
+        try:
+            number = float(cast("float", value))
+        except (TypeError, ValueError, OverflowError):
+            return None
         if not isfinite(number):
             return None
         return number if self.mode == "max" else -number

@@ -176,13 +176,13 @@ class TorchTrainable(ABC):
         """Train an epoch, or `batches_per_step` batches."""
         loop = self._running()
         loader = self._loader("train_data")
+        n_batches = self.batches_per_step
         wanted, behind = training_batches(
             loader.n_samples,
             loop.position,
             training_seed=loop.training_seed,
             batch_size=answers.count(answers.needed(hp, "batch_size"), "batch_size"),
-            n_batches=self.batches_per_step
-            and answers.count(self.batches_per_step, "batches_per_step"),
+            n_batches=None if n_batches is None else answers.count(n_batches, "batches_per_step"),
             drop_last=self.drop_last,
         )
         self.update_groups(loop.optimizer, hp)

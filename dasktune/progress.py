@@ -1,0 +1,400 @@
+"""Count how a run gets on, from its timeline and nothing else.
+
+`Progress` is told each entry and keeps counts; `dasktune.display` shows them, and whoever
+subscribes to the timeline may use it to learn which trial a metric belongs to. Pure: knows no clock
+and no screen, and decides nothing.
+
+Distinct steps are counted by the links of the keys: two histories share a step exactly while their
+links are the same. One number is kept for each link, up to `_MOST_LINKS` of them; from then on new
+histories count as sharing nothing, so that what is said to be saved is never too much.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dasktune.plan.history import changes, tokens_at
+from dasktune.plan.keys import Link, first_link, next_link, state_key
+from dasktune.plan.stage import Stage
+from dasktune.space.configuration import Configuration
+from dasktune.space.search_space import Point
+from dasktune.study.commands import (
+    AskTrial,
+    Command,
+    DrawTrial,
+    EndRun,
+    EndStudy,
+    EndTrial,
+    ReturnWorker,
+    RunPath,
+    StudyStatus,
+)
+from dasktune.study.events import (
+    Event,
+    Interrupted,
+    MetricsReported,
+    Resumed,
+    StageFailed,
+    StageFinished,
+    StudyStarted,
+    WorkerJoined,
+    WorkerLeft,
+)
+from dasktune.study.study import Study
+from dasktune.study.timeline import Entry
+from dasktune.trial import TrialId, TrialStatus
+from dasktune.units import Digest, Seconds, Step, WorkerId
+
+_MOST_LINKS = 500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A trial has heard the metrics of the state that it was asked to train to."""
+
+    study: str
+    """Name of its study."""
+    trial: int
+    """Its number there."""
+    step: Step
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best report of a study so far."""
+
+    value: float
+    """Of the tuned metric."""
+    step: Step
+    trial: int | None
+    """The trial; None for a report in passing, which belongs to a state and all who share it."""
+
+
+class TrialProgress:
+    """How one trial gets on."""
+
+    __slots__ = (
+        "asked",
+        "configuration",
+        "id",
+        "link",
+        "metrics",
+        "point",
+        "reason",
+        "status",
+        "step",
+    )
+
+    def __init__(self, trial: TrialId, point: Point) -> None:
+        self.id = trial
+        self.point = point
+        self.status = TrialStatus.DRAWN
+        self.reason = ""
+        """Why it ended."""
+        self.asked: Step = 0
+        """The furthest step that it was asked to train to."""
+        self.step: Step = 0
+        """The furthest step whose metrics it has heard."""
+        self.metrics: Mapping[str, float] = {}
+        """What it heard there."""
+        self.configuration: Configuration | None = None
+        """Its schedules, once it was asked."""
+        self.link: Link | None = None
+
+
+class Progress:
+    """Counts of a run; told every entry of its timeline, in order, from the first."""
+
+    def __init__(self, studies: Sequence[Study]) -> None:
+        """Begin with nothing.
+
+        Args:
+            studies: Those of the run, in its order.
+        """
+        self.studies = tuple(studies)
+        self.trials: dict[TrialId, TrialProgress] = {}
+        """Those drawn, by study and number."""
+        self.by_status: Counter[TrialStatus] = Counter()
+        """How many trials stand how."""
+        self.steps_requested = 0
+        """Steps if every trial ran alone, each counted once at its furthest request."""
+        self.steps_unique = 0
+        """Distinct steps among them."""
+        self.steps_done = 0
+        """Distinct steps whose states were committed, or found in the store."""
+        self.steps_executed = 0
+        """Steps that workers trained, those done twice or lost included."""
+        self.best: dict[str, Best] = {}
+        """The best report of each study that has one, by the study's name."""
+        self.study_status: dict[str, StudyStatus] = {}
+        """How the studies stand that have begun, by name."""
+        self.at_s: Seconds = 0.0
+        """Time of the last entry."""
+        self.is_stopping = False
+        """Whether the user has asked to stop."""
+        self.end_reason = ""
+        """Why the run is over; empty while it goes on."""
+        self._slots: dict[WorkerId, int] = {}
+        self._paths: dict[int, tuple[WorkerId, deque[Stage]]] = {}
+        self._waiting: dict[Digest, list[TrialProgress]] = {}
+        self._measured: dict[Digest, Mapping[str, float]] = {}
+        self._asked_until: dict[Link, Step] = {}
+        self._done_until: dict[Link, Step] = {}
+        self._has_abandoned = False
+        self._steps_heard = 0
+        self._requested = [0 for _ in studies]
+
+    # --- what can be read
+
+    @property
+    def n_busy(self) -> int:
+        """Slots that run something."""
+        return len(self._paths)
+
+    @property
+    def n_slots(self) -> int:
+        """Slots of all workers that are known."""
+        return sum(self._slots.values())
+
+    @property
+    def steps_owed(self) -> int:
+        """Distinct steps that trials wait for. O(their requests) once one ended while it waited."""
+        if not self.by_status[TrialStatus.WAITING]:
+            return 0
+        if not self._has_abandoned:
+            return max(0, self.steps_unique - self.steps_done)
+        seen: dict[Link, Step] = {}
+        owed = 0
+        for trial in self.trials.values():
+            if trial.status is TrialStatus.WAITING and trial.configuration is not None:
+                for link, begin, end in self._history(trial, trial.configuration):
+                    begin = max(begin, self._done_until.get(link, 0))  # noqa: PLW2901
+                    owed += _cover(seen, link, begin, end)
+        return owed
+
+    @property
+    def steps_saved(self) -> int:
+        """Steps that sharing has spared: heard by trials, less those done. Exact at the end."""
+        return max(0, self._steps_heard - self.steps_done)
+
+    @property
+    def left_s(self) -> Seconds | None:
+        """Seconds that the rest will take; None while nothing is known.
+
+        Assumes that trials train as far as the tuner's outlook says, share as those asked so far
+        do, and get on as fast as until now.
+        """
+        if not self.steps_done or not self.steps_requested or self.end_reason:
+            return None
+        expected = sum(map(self._expected_steps, range(len(self.studies))))
+        distinct = expected * self.steps_unique / self.steps_requested
+        return max(0.0, distinct / self.steps_done - 1.0) * self.at_s
+
+    def _expected_steps(self, index: int) -> int:
+        """Return the steps that the trials of a study will have asked for in the end."""
+        study, requested = self.studies[index], self._requested[index]
+        if self.study_status.get(study.name) not in (None, StudyStatus.RUNNING):
+            return requested
+        size = study.space.size
+        n_trials = study.n_trials if size is None else min(study.n_trials, size)
+        before, expected = 0, 0
+        steps = study.tuner.decision_steps
+        for step, n_asked in zip(steps, study.tuner.outlook(n_trials), strict=True):
+            before, expected = step, expected + n_asked * (step - before)
+        return max(requested, expected)
+
+    # --- what is told
+
+    def take(self, entry: Entry) -> list[Answered]:
+        """Take in an entry; return what trials have heard by it."""
+        self.at_s = entry.at_s
+        answered: list[Answered] = []
+        self._event(entry.event, answered)
+        for command in entry.commands:
+            self._command(command, answered)
+        return answered
+
+    def _event(self, event: Event, answered: list[Answered]) -> None:
+        match event:
+            case StageFinished():
+                self._finished(event, answered)
+            case MetricsReported():
+                stage = self._stage(event)
+                if stage is not None:
+                    key = stage.key_at(event.step)
+                    self._metrics(key, stage, event.step, event.metrics, answered)
+            case StageFailed():
+                self.steps_executed += event.executed_steps
+                self._paths.pop(event.path, None)
+            case WorkerJoined():
+                self._leave(event.worker)
+                self._slots[event.worker] = event.n_slots
+            case WorkerLeft():
+                self._leave(event.worker)
+            case StudyStarted():
+                self.study_status[self.studies[event.study].name] = StudyStatus.RUNNING
+            case Interrupted():
+                self.is_stopping = True
+            case Resumed():
+                self.is_stopping, self.end_reason = False, ""
+                self._slots.clear()
+                self._paths.clear()
+            case _:
+                pass
+
+    def _command(self, command: Command, answered: list[Answered]) -> None:
+        match command:
+            case DrawTrial():
+                self.trials[command.trial] = TrialProgress(command.trial, command.point)
+                self.by_status[TrialStatus.DRAWN] += 1
+            case AskTrial():
+                self._ask(self.trials[command.trial], command.step, answered)
+            case EndTrial():
+                trial = self.trials[command.trial]
+                self._has_abandoned |= trial.status is TrialStatus.WAITING
+                self._change(trial, command.status)
+                trial.reason = command.reason
+            case RunPath():
+                self._paths[command.path] = (command.worker, deque(command.stages))
+            case ReturnWorker():
+                self._leave(command.worker)
+            case EndStudy():
+                self.study_status[self.studies[command.study].name] = command.status
+            case EndRun():
+                self.end_reason = command.reason
+            case _:
+                pass
+
+    def _ask(self, trial: TrialProgress, step: Step, answered: list[Answered]) -> None:
+        study = self.studies[trial.id.study]
+        if trial.configuration is None:
+            trial.configuration = study.space.configuration(trial.point)
+            trial.link = first_link(study.family, tokens_at(trial.configuration, 0))
+        assert trial.link is not None
+        for link, begin, end in _spans(trial.link, trial.configuration, trial.asked, step):
+            self.steps_unique += _cover(self._asked_until, link, begin, end)
+            trial.link = link
+        self.steps_requested += step - trial.asked
+        self._requested[trial.id.study] += step - trial.asked
+        trial.asked = step
+        self._change(trial, TrialStatus.WAITING)
+        key = state_key(trial.link, step)
+        if key in self._measured:
+            self._hear(trial, self._measured[key], answered)
+        else:
+            self._waiting.setdefault(key, []).append(trial)
+
+    def _finished(self, event: StageFinished, answered: list[Answered]) -> None:
+        self.steps_executed += event.executed_steps
+        stage = self._stage(event)
+        if stage is None:
+            return
+        link = stage.start_link
+        spans = _spans(link, stage.configuration, stage.start, event.reached)
+        for link, begin, end in spans:
+            self.steps_done += _cover(self._done_until, link, begin, end)
+        stages = self._paths[event.path][1]
+        stages.popleft()
+        if event.reached < stage.stop or not stages:
+            del self._paths[event.path]
+        if event.metrics is not None:
+            key = state_key(link, event.reached)
+            self._metrics(key, stage, event.reached, event.metrics, answered)
+
+    def _stage(self, event: StageFinished | MetricsReported) -> Stage | None:
+        """Return the stage that a path is at; None if the path is not counted on any more."""
+        _, stages = self._paths.get(event.path, (None, None))
+        return stages[0] if stages and stages[0].key == event.stage else None
+
+    def _metrics(
+        self,
+        key: Digest,
+        stage: Stage,
+        step: Step,
+        metrics: Mapping[str, float],
+        answered: list[Answered],
+    ) -> None:
+        if key in self._measured:
+            return  # a state has one answer: the first
+        self._measured[key] = metrics
+        waiting = self._waiting.pop(key, [])
+        for trial in waiting:
+            if not trial.status.is_final:
+                self._hear(trial, metrics, answered)
+        if not waiting:  # in passing, for all who share the state; who listens isn't recorded
+            sharing = [study for study in self.studies if study.family == stage.family]
+            if len(sharing) == 1:
+                self._compare(sharing[0], metrics, step, None)
+
+    def _hear(
+        self, trial: TrialProgress, metrics: Mapping[str, float], answered: list[Answered]
+    ) -> None:
+        study = self.studies[trial.id.study]
+        self._steps_heard += trial.asked - trial.step
+        trial.step, trial.metrics = trial.asked, metrics
+        self._change(trial, TrialStatus.PAUSED)
+        self._compare(study, metrics, trial.step, trial.id.number)
+        answered.append(
+            Answered(
+                study=study.name, trial=trial.id.number, step=trial.step, metrics=dict(metrics)
+            )
+        )
+
+    def _compare(
+        self, study: Study, metrics: Mapping[str, float], step: Step, number: int | None
+    ) -> None:
+        score = study.score(metrics) if study.metric in metrics else None
+        if score is None:
+            return
+        best = self.best.get(study.name)
+        if best is not None:
+            before = best.value if study.mode == "max" else -best.value
+            if (score, step) < (before, best.step):
+                return
+            if (score, step) == (before, best.step) and best.trial is not None:
+                return
+        self.best[study.name] = Best(value=metrics[study.metric], step=step, trial=number)
+
+    def _change(self, trial: TrialProgress, status: TrialStatus) -> None:
+        self.by_status[trial.status] -= 1
+        self.by_status[status] += 1
+        trial.status = status
+
+    def _leave(self, worker: WorkerId) -> None:
+        if self._slots.pop(worker, None):
+            self._paths = {n: path for n, path in self._paths.items() if path[0] != worker}
+
+    def _history(
+        self, trial: TrialProgress, configuration: Configuration
+    ) -> Iterator[tuple[Link, Step, Step]]:
+        link = first_link(self.studies[trial.id.study].family, tokens_at(configuration, 0))
+        return _spans(link, configuration, 0, trial.asked)
+
+
+def _spans(
+    link: Link, configuration: Configuration, start: Step, stop: Step
+) -> Iterator[tuple[Link, Step, Step]]:
+    """Yield the links of a history with the steps [begin, end) that they cover; the last at `stop`.
+
+    Args:
+        link: Of the state at `start`.
+        configuration: The history.
+        start: Where to begin.
+        stop: Where to end.
+    """
+    begin = start
+    for step, tokens in changes(configuration, max(start, 1), stop):
+        yield link, begin, step
+        link, begin = next_link(link, step, tokens), step
+    yield link, begin, stop
+
+
+def _cover(until: dict[Link, Step], link: Link, begin: Step, end: Step) -> int:
+    """Note that a link is covered from `begin` to `end`; return how many of these steps are new."""
+    known = max(until.get(link, begin), begin)
+    if end <= known:
+        return 0
+    if link in until or len(until) < _MOST_LINKS:
+        until[link] = end
+    return end - known
