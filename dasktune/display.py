@@ -2,8 +2,8 @@
 
 Called by `runner` with every entry of the timeline; shows what `dasktune.progress` has counted, and
 never slows a study: it draws at most every so many seconds of the clock that it is handed, and the
-seldomer the longer a drawing took. Writes to the standard error, so that a script's own output stays
-as it is. Says nothing at all where the logger `dasktune` is set to WARNING or above.
+seldomer the longer a drawing took. Writes to the standard error, so that a script's own output
+stays as it is. Says nothing at all where the logger `dasktune` is set to WARNING or above.
 """
 
 import importlib
@@ -198,7 +198,7 @@ class Terminal:
         self._shown: Callable[[], RenderableType] = lambda: Text("starting")
         self._live = Live(
             console=console,
-            get_renderable=lambda: self._shown(),
+            get_renderable=self._now,
             refresh_per_second=4,
             redirect_stdout=sys.stdout.isatty(),
         )
@@ -231,6 +231,9 @@ class Terminal:
         self._live.stop()
         if farewell:
             self._console.print(Text(farewell))
+
+    def _now(self) -> RenderableType:
+        return self._shown()
 
     def _n_rows(self) -> int:
         return max(1, min(_ROWS, self._console.size.height - 6))

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, cast, overload
 from distributed import Client
 
 from dasktune.clusters.local import local_workers
+from dasktune.display import watching
 from dasktune.errors import InvalidStudyError
 from dasktune.runtime.dask import DaskBackend
 from dasktune.runtime.interrupt import interrupts
 from dasktune.runtime.payload import Payload, pack
+from dasktune.runtime.refusal import refuse_unguarded_script, refuse_what_cannot_travel
 from dasktune.runtime.serial import SerialBackend
 from dasktune.runtime.stage import Workplace
 from dasktune.runtime.store import Store
@@ -27,6 +29,7 @@ from dasktune.runtime.task import facts_of_process
 from dasktune.study.commands import Command
 from dasktune.study.drive import drive
 from dasktune.study.events import Event
+from dasktune.study.header import write_header
 from dasktune.study.journal import write_entry
 from dasktune.study.result import Result, results_of
 from dasktune.study.study import Study
@@ -52,6 +55,7 @@ def run(
     resources: Mapping[str, float] | None = None,
     mends_allocator: bool | None = None,
     on_event: Callable[[Entry], None] | None = None,
+    verbose: bool = False,
 ) -> Result: ...
 @overload
 def run(
@@ -63,8 +67,9 @@ def run(
     resources: Mapping[str, float] | None = None,
     mends_allocator: bool | None = None,
     on_event: Callable[[Entry], None] | None = None,
+    verbose: bool = False,
 ) -> list[Result]: ...
-def run(
+def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
     study: Study | Sequence[Study],
     *,
     client: Client | None = None,
@@ -73,6 +78,7 @@ def run(
     resources: Mapping[str, float] | None = None,
     mends_allocator: bool | None = None,
     on_event: Callable[[Entry], None] | None = None,
+    verbose: bool = False,
 ) -> Result | list[Result]:
     """Run one study, or several that share steps and workers, to the end.
 
@@ -92,6 +98,7 @@ def run(
         mends_allocator: Whether to let worker processes keep the memory that training frees and
             takes again at every step; by default if no other client uses them now.
         on_event: Told every entry of the timeline, as it is decided.
+        verbose: Whether to show a table of trials besides the line that says how the run gets on.
 
     Returns:
         A result, or a list of them for a sequence.
@@ -104,10 +111,13 @@ def run(
         raise InvalidStudyError(
             f"workers is {workers} and a client is given too; the client's cluster has its workers"
         )
+    refuse_unguarded_script(starts_workers=client is None and workers != 0)
     place = _Place(
         client=client, workers=workers, resources=resources, mends_allocator=mends_allocator
     )
     studies = [study] if isinstance(study, Study) else list(study)
+    for one in studies:
+        refuse_what_cannot_travel(one.trainable)
     payloads = {one.fingerprint.digest: pack(cast("Trainable", one.trainable)) for one in studies}
     _warn_of_what_cannot_be_shared(studies)
     opened = store if isinstance(store, Store) else Store(store)
@@ -116,16 +126,27 @@ def run(
         stack.enter_context(opened.lock(name))
         journal = opened.journal(name)
         stack.callback(journal.close)
-        core, timeline = replay(studies, journal.lines())
+        lines = list(journal.lines())
+        header = [] if lines else [write_header(studies)]
+        core, timeline = replay(studies, lines)
         if all(one.has_ended for one in core.runs):
             logger.info("%s has finished before: the result comes from the store", name)
         else:
+            watch = stack.enter_context(watching(studies, verbose=verbose, in_process=workers == 0))
+            watch.recall(timeline.entries)
             backend = _backend(stack, place, opened, payloads, since_s=core.now)
-            stack.enter_context(interrupts(backend.interrupt))
+
+            def interrupt() -> None:
+                watch.interrupt()
+                backend.interrupt()
+
+            stack.enter_context(interrupts(interrupt))
 
             def record(at_s: Seconds, event: Event, commands: tuple[Command, ...]) -> None:
-                journal.append(write_entry(at_s, event, commands))
+                journal.append(*header, write_entry(at_s, event, commands))
+                header.clear()
                 timeline.record(at_s, event, commands)
+                watch.take(timeline.entries[-1])
                 if on_event is not None:
                     on_event(timeline.entries[-1])
 

@@ -57,11 +57,12 @@ class _Path:
     """A path that was handed out and not answered to its end."""
 
     command: RunPath
+    unsent: deque[Stage]
+    """Stages that were not sent yet: all that are left while it waits for another driver."""
     pending: deque[tuple[Stage, Future]] = field(default_factory=deque)
-    """Stages that were sent and not answered, with their futures; none if it waits for another
-    driver."""
-    waits_for: tuple[Foreign, Stage] | None = None
-    """What another driver is running that covers its first steps."""
+    """Stages that were sent and not answered, with their futures."""
+    waits_for: Foreign | None = None
+    """What another driver is running that covers the first steps that are left."""
 
 
 class DaskBackend:
@@ -115,7 +116,9 @@ class DaskBackend:
         """Begin what a command wishes."""
         match command:
             case RunPath():
-                self._begin(command)
+                path = _Path(command, deque(command.stages))
+                self._paths[command.path] = path
+                self._begin(path)
             case StopPath():
                 self._stop(command)
             case ReportDemand():
@@ -185,6 +188,10 @@ class DaskBackend:
         match news["kind"]:
             case "report":
                 self._tell(MetricsReported(**news["event"]))
+            case "others":
+                self._others.are_there = True
+            case "announced":
+                self._announced(news["path"])
             case "granted":
                 self._granted(WorkerId(news["worker"]))
             case "recall":
@@ -247,23 +254,32 @@ class DaskBackend:
 
     # --- paths --------------------------------------------------------------------------------
 
-    def _begin(self, command: RunPath) -> None:
-        path = self._paths[command.path] = _Path(command)
-        first = command.stages[0]
-        covering = self._others.covering(first)
+    def _begin(self, path: _Path) -> None:
+        """Announce what is left of a path; where there are other drivers, wait until they know."""
+        command = path.command
+        self._send("running", path=command.path, running=Foreign.plain(command, path.unsent))
+        if not self._others.are_there:
+            self._submit(path)
+
+    def _announced(self, number: int) -> None:
+        """Send a path, or wait for another driver that has announced its first steps before."""
+        path = self._paths.get(number)
+        if path is None or not path.unsent:
+            return
+        covering = self._others.covering(path.unsent[0])
         if covering is None:
             self._submit(path)
             return
-        foreign, wanted = covering
-        path.waits_for = (foreign, first)
+        path.waits_for, wanted = covering
+        self._send("ended", path=number)  # it is not running after all
         self._client.run(
-            want_state, wanted, workers=[foreign.worker], wait=False, on_error="ignore"
+            want_state, wanted, workers=[path.waits_for.worker], wait=False, on_error="ignore"
         )
 
     def _submit(self, path: _Path) -> None:
         command = path.command
         previous: Future | None = None
-        for stage in command.stages:
+        for stage in path.unsent:
             payload = self._payloads[Digest(stage.family.fingerprint)]
             task = Task(
                 topic=self._topic,
@@ -277,47 +293,49 @@ class DaskBackend:
                 cloudpickle.dumps(stage),
                 task,
                 previous,
-                key=_key(stage),
+                key=_key(self._topic, stage),
                 workers=[command.worker] if previous is None else None,
                 resources=dict(self._workers.get(command.worker, {})) or None,
                 pure=False,
             )
             path.pending.append((stage, future))
             previous = future
-        for stage, future in path.pending:
-            future.add_done_callback(lambda f, s=stage: self._on_done(command.path, s, f))
-        self._send("running", path=command.path, running=Foreign.plain(command))
+        path.unsent.clear()
+        for _, future in path.pending:
+            future.add_done_callback(lambda _future: self._on_done(command.path))
 
     def _stop(self, command: StopPath) -> None:
         path = self._paths.get(command.path)
-        if path is not None and path.waits_for is not None:
-            self._answer_waiting(path)
+        if path is not None and path.unsent:
+            self._answer_waiting(path, is_stopping=True)
             return
         self._client.run(
             stop_path, self._topic, command.path, workers=[command.worker], wait=False,
             on_error="ignore",
         )  # fmt: skip
 
-    def _on_done(self, number: int, stage: Stage, future: Future) -> None:
-        self._news.put(lambda: self._stage_done(number, stage, future))
+    def _on_done(self, number: int) -> None:
+        self._news.put(lambda: self._advance(number))
 
-    def _stage_done(self, number: int, stage: Stage, future: Future) -> None:
+    def _advance(self, number: int) -> None:
+        """Answer the stages of a path that are done, in their order: news of them may overtake."""
         path = self._paths.get(number)
-        if path is None or not path.pending or path.pending[0][0] is not stage:
-            return
-        if self._client.status != "running":
-            self._look_after_scheduler()  # which has taken its tasks with it
-            return
-        outcome = _outcome(stage, future)
-        path.pending.popleft()
-        for event in events_of(number, stage, outcome):
-            self._tell(event)
-        if outcome.error is not None or outcome.reached < stage.stop or not path.pending:
-            self._forget(path)
-        future.release()
+        while path is not None and path.pending and path.pending[0][1].done():
+            if self._client.status != "running":
+                self._look_after_scheduler()  # which has taken its tasks with it
+                return
+            stage, future = path.pending.popleft()
+            outcome = _outcome(stage, future)
+            for event in events_of(number, stage, outcome):
+                self._tell(event)
+            is_through = outcome.error is None and outcome.reached == stage.stop
+            if not is_through or not path.pending:
+                self._forget(path)
+            future.release()
 
     def _forget(self, path: _Path) -> None:
         self._paths.pop(path.command.path, None)
+        path.unsent.clear()
         for _, future in path.pending:
             future.release()
         path.pending.clear()
@@ -327,29 +345,35 @@ class DaskBackend:
     # --- what other drivers run ---------------------------------------------------------------
 
     def _go_on_after(self, topic: str, number: int) -> None:
-        """Answer the paths that waited for a path of another driver, which has ended."""
+        """Go on with the paths that waited for a path of another driver, which has ended."""
         for path in list(self._paths.values()):
-            if path.waits_for is not None and path.waits_for[0].is_path(topic, number):
-                self._answer_waiting(path)
+            if path.waits_for is not None and path.waits_for.is_path(topic, number):
+                self._answer_waiting(path, is_stopping=False)
 
-    def _answer_waiting(self, path: _Path) -> None:
-        """Tell what the store has of a path's first stage by now; the core goes on from there."""
-        stage = path.command.stages[0]
+    def _answer_waiting(self, path: _Path, *, is_stopping: bool) -> None:
+        """Tell what the store has by now of the stage that a path waits with, and go on."""
+        stage = path.unsent.popleft()
         found = latest_stored(stage, self._store)
-        metrics = None
-        if found is not None and found.key == stage.key and stage.evaluates:
-            metrics = floats(found.metrics)
+        is_through = found is not None and found.key == stage.key
+        metrics = floats(found.metrics) if found is not None and is_through else None
+        if is_through and stage.evaluates and metrics is None:
+            is_through, found = False, None  # stored without metrics: to be evaluated
         self._tell(
             StageFinished(
                 path=path.command.path,
                 stage=stage.key,
                 reached=stage.start if found is None else found.step,
-                metrics=metrics,
+                metrics=metrics if stage.evaluates else None,
                 executed_steps=0,
             )
         )
-        # Whatever is left of the path is handed out anew: it may be covered by others again.
-        self._forget(path)
+        path.waits_for = None
+        if is_through and path.unsent and not is_stopping:
+            self._begin(path)
+        elif is_through and path.unsent:
+            self._answer_waiting(path, is_stopping=True)
+        else:  # the core hands out anew what is left: it may be covered by others again
+            self._forget(path)
 
 
 def _outcome(stage: Stage, future: Future) -> Outcome:
@@ -364,11 +388,13 @@ def _outcome(stage: Stage, future: Future) -> Outcome:
     return Outcome(key=stage.key, reached=stage.start, error=f"{type(error).__name__}: {error}")
 
 
-def _key(stage: Stage) -> str:
-    """Name a task by the state that it makes and the one that it starts from.
+def _key(topic: str, stage: Stage) -> str:
+    """Name a task by its driver, the state that it makes and the one that it starts from.
 
-    A stage that was stopped begins again from where it was: the same state, another task.
+    Dask keeps the first result of a key while anybody holds it, and never looks at the arguments: a
+    stage that was stopped and begins again from where it was must be another task, and so must the
+    stage of another driver, which may have been stopped for reasons of its own.
     """
-    digest = sha256(f"{stage.start_key}:{stage.key}".encode()).hexdigest()
+    digest = sha256(f"{topic}:{stage.start_key}:{stage.key}".encode()).hexdigest()
     kind = "train" if stage.n_steps else "eval"
     return f"dasktune_{kind}-{digest}"

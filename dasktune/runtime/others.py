@@ -6,6 +6,7 @@ to be committed in passing where it lies inside the other's stage.
 """
 
 import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import cloudpickle
@@ -29,9 +30,9 @@ class Foreign:
         return self.topic == topic and self.number == number
 
     @staticmethod
-    def plain(command: RunPath) -> dict[str, object]:
-        """Return what other drivers are told of a path: plain data, to be read with `pickle`."""
-        return {"worker": command.worker, "stages": cloudpickle.dumps(command.stages)}
+    def plain(command: RunPath, stages: Iterable[Stage]) -> dict[str, object]:
+        """Return what other drivers are told of the stages left of a path."""
+        return {"worker": command.worker, "stages": cloudpickle.dumps(tuple(stages))}
 
 
 class Others:

@@ -54,13 +54,7 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
         """Take in what a driver sends; distributed adds the client that it came from."""
         match verb:
             case "join":
-                self._running[topic] = {}
-                for other, paths in self._running.items():
-                    for path, running in paths.items():
-                        self._tell(
-                            [(topic, {"kind": "running", "of": other, "path": path, **running})]
-                        )
-                self._tell(self._leases.join(topic, client, _fits(facts["resources"])))
+                self._join(client, topic, facts["resources"])
             case "leave":
                 self._leave(topic)
             case "demand":
@@ -70,9 +64,21 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
             case "running" if topic in self._running:
                 self._running[topic][facts["path"]] = facts["running"]
                 self._pass_on(topic, {"kind": "running", "path": facts["path"], **facts["running"]})
+                # All that others announced before has been passed on to this driver by now.
+                self._tell([(topic, {"kind": "announced", "path": facts["path"]})])
             case "ended" if topic in self._running:
                 self._running[topic].pop(facts["path"], None)
                 self._pass_on(topic, {"kind": "ended", "path": facts["path"]})
+
+    def _join(self, client: str, topic: str, resources: Resources | None) -> None:
+        if self._leases.topics:
+            self._tell((other, {"kind": "others"}) for other in [topic, *self._leases.topics])
+        for other, paths in self._running.items():
+            for path, running in paths.items():
+                news = {"kind": "running", "of": other, "path": path, **running}
+                self._tell([(topic, news)])
+        self._running[topic] = {}
+        self._tell(self._leases.join(topic, client, _Fits(resources)))
 
     def _leave(self, topic: str) -> None:
         for path in self._running.pop(topic, {}):
@@ -88,10 +94,6 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
     def _tell(self, messages: Iterable[Message]) -> None:
         for topic, message in messages:
             self._scheduler.log_event(topic, dict(message))
-
-
-def _fits(asked: Resources | None) -> "_Fits":
-    return _Fits(asked)
 
 
 class _Fits:

@@ -272,12 +272,13 @@ class Store:
             )
         return tuple(chosen)
 
-    def clean(self, *, older_than_s: Seconds = 3600.0) -> Cleaned:
+    def clean(self, *, older_than_s: Seconds = 3600.0, dry_run: bool = False) -> Cleaned:
         """Remove what killed writers left: unfinished files, and blobs that no record names.
 
         Args:
             older_than_s: What is younger may still be in work and stays, where it isn't certain
                 that nobody is writing; it is certain on disks with locks, if nobody is.
+            dry_run: Only count.
         """
         n_files = size_bytes = 0
         with self._medium.alone() as is_alone:
@@ -288,7 +289,8 @@ class Store:
                 proof_age_s=older_than_s,
             )
             for name, size in found:
-                self._medium.remove(name)
+                if not dry_run:
+                    self._medium.remove(name)
                 n_files, size_bytes = n_files + 1, size_bytes + size
         return Cleaned(n_files=n_files, size_bytes=size_bytes)
 

@@ -79,12 +79,15 @@ def run_task(stage_bytes: bytes, task: Task, previous: Mapping[str, Any] | None)
     return _plain(stage, outcome)
 
 
-def stop_path(topic: str, path: int) -> None:
-    """Let a path that runs in this process stop at its next step boundary."""
+async def stop_path(topic: str, path: int) -> None:
+    """Let a path that runs in this process stop at its next step boundary.
+
+    A coroutine, as all that a driver sends to a worker without waiting for it.
+    """
     STOPPED.add((topic, path))
 
 
-def want_state(key: Digest) -> None:
+async def want_state(key: Digest) -> None:
     """Let a stage that passes a state in this process commit it."""
     WANTED.add(key)
 

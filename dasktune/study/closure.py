@@ -280,7 +280,7 @@ class Sources:
             same = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
             if code.co_name == "<lambda>":
                 same = _lambdas_at(code, same)
-            if len({normal_form(node) for node in same}) == 1:
+            if len(same) == 1 or len({normal_form(node) for node in same}) == 1:
                 return same[0]
         raise InvalidStudyError(
             f"the source of {code.co_qualname!r} isn't found at line {code.co_firstlineno} of "

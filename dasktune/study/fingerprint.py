@@ -263,15 +263,15 @@ class _Graph:
     def _sourceless_class(self, cls: type) -> int:
         """Add a class that a function made: a namedtuple or an enumeration, or else refuse it."""
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-            content = (cls._fields, getattr(cls, "_field_defaults", None))
+            content: object = cls._fields, getattr(cls, "_field_defaults", None)
         elif isinstance(cls, EnumMeta):
-            content = ({name: cls[name].value for name in cls.__members__}, None)
+            content = {name: cls[name].value for name in cls.__members__}
         else:
             raise InvalidStudyError(
                 f"the source of class {cls.__qualname__!r} isn't found: define it in a file or a "
                 "notebook cell"
             )
-        index = self._add(id(cls), "class", cls.__qualname__)
+        index = self._add(id(cls), f"class {cls.__name__}", cls.__qualname__)
         self._edge(index, "is", self._of(content, cls.__qualname__))
         return index
 
@@ -356,7 +356,7 @@ def _colours(nodes: list[_Node], *, across_names: bool) -> list[str]:
         across_names: Whether a named part counts by its content for those that lead to it; else it
             counts by its name, and a change in it leaves their colours as they are.
     """
-    contents = [_digest(node.name, node.content) for node in nodes]
+    contents = [_digest(node.content) for node in nodes]
     colours, n_colours, n_rounds = contents, 0, 0
     while len(set(colours)) > n_colours:
         n_colours, n_rounds = len(set(colours)), n_rounds + 1

@@ -12,6 +12,7 @@ from dasktune.scheduling.scheduler import Scheduler
 from dasktune.study.commands import Command
 from dasktune.study.core import StudyCore
 from dasktune.study.events import Event
+from dasktune.study.header import changes_since, is_header
 from dasktune.study.journal import read_entry, write_entry
 from dasktune.study.study import Study
 from dasktune.units import Seconds
@@ -58,7 +59,7 @@ def replay(
 
     Args:
         studies: As they were given to the first core, in the same order.
-        lines: The timeline, from its beginning.
+        lines: The timeline, from its beginning; the first may describe the studies.
         scheduler: As it was given to the first core.
 
     Raises:
@@ -67,16 +68,23 @@ def replay(
     """
     core = StudyCore(studies, scheduler)
     timeline = Timeline()
+    header = ""
     for number, line in enumerate(lines, start=1):
+        if number == 1 and is_header(line):
+            header = line
+            continue
         try:
             at_s, event, points = read_entry(line)
             commands = core.handle(event, at_s, recorded=points)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
                 BackendError) as error:  # fmt: skip
-            raise BackendError(f"line {number} of the timeline cannot be: {error}") from error
+            raise BackendError(
+                f"line {number} of the timeline cannot be: {error}{_changes(header, studies)}"
+            ) from error
         decided = write_entry(at_s, event, commands)
         if decided != line.rstrip("\n"):
-            raise BackendError(_difference(number, line.rstrip("\n"), decided))
+            changes = _changes(header, studies)
+            raise BackendError(_difference(number, line.rstrip("\n"), decided) + changes)
         timeline.record(at_s, event, commands)
     return core, timeline
 
@@ -91,3 +99,9 @@ def _difference(number: int, recorded: str, decided: str) -> str:
         f"the timeline differs at line {number}, character {at}: recorded …{recorded[shown]}…, "
         f"decided now …{decided[shown]}…; a timeline only fits the studies that made it"
     )
+
+
+def _changes(header: str, studies: Sequence[Study]) -> str:
+    """Say what is different in the studies since the timeline was begun, as far as is known."""
+    changes = changes_since(header, studies) if header else ()
+    return f": {'; '.join(changes)}" if changes else ""
