@@ -17,18 +17,19 @@ from distributed import Client
 
 from dasktune.clusters.local import local_workers
 from dasktune.display import watching
-from dasktune.errors import InvalidStudyError
+from dasktune.errors import BackendError, InvalidStudyError
 from dasktune.runtime.dask import DaskBackend
-from dasktune.runtime.interrupt import interrupts
+from dasktune.runtime.interrupt import interrupts, interrupts_ignored
 from dasktune.runtime.payload import Payload, pack
 from dasktune.runtime.refusal import refuse_unguarded_script, refuse_what_cannot_travel
+from dasktune.runtime.room import Room
 from dasktune.runtime.serial import SerialBackend
 from dasktune.runtime.stage import Workplace
 from dasktune.runtime.store import Store
 from dasktune.runtime.task import facts_of_process
 from dasktune.study.commands import Command
 from dasktune.study.drive import drive
-from dasktune.study.events import Event
+from dasktune.study.events import BY_USER, Event
 from dasktune.study.header import write_header
 from dasktune.study.journal import write_entry
 from dasktune.study.result import Result, results_of
@@ -134,6 +135,7 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
         else:
             watch = stack.enter_context(watching(studies, verbose=verbose, in_process=workers == 0))
             watch.recall(timeline.entries)
+            room = Room(opened, name)
             backend = _backend(stack, place, opened, payloads, since_s=core.now)
 
             def interrupt() -> None:
@@ -149,9 +151,14 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
                 watch.take(timeline.entries[-1])
                 if on_event is not None:
                     on_event(timeline.entries[-1])
+                for loss in room.after(event, core):
+                    backend.inject(loss)
 
             drive(core, backend, record, resumes=bool(timeline.entries))
-        results = results_of(core, timeline)
+            room.pin_best(core)
+            if core.why_stopped not in (None, BY_USER):
+                raise BackendError(f"{core.why_stopped}, then make the same call again")
+        results = results_of(core, timeline, opened)
     return results[0] if isinstance(study, Study) else results
 
 
@@ -194,7 +201,10 @@ def _backend(
             looks_inside=looks_inside,
         )
     else:
-        client = place.client or stack.enter_context(local_workers(place.workers))
+        client = place.client
+        if client is None:
+            with interrupts_ignored():
+                client = stack.enter_context(local_workers(place.workers))
         backend = DaskBackend(
             client,
             topic=f"dasktune-{uuid.uuid4().hex}",

@@ -6,11 +6,12 @@ Called by the prefix tree and the keys; knows schedules by two questions only, `
 from collections.abc import Iterator
 from heapq import merge
 
+from dasktune.plan.keys import Family, extended, first_link, state_key
 from dasktune.space.configuration import Configuration
 from dasktune.space.schedule import Schedule
 from dasktune.space.schedule import same_until as schedule_same_until
 from dasktune.space.value import token
-from dasktune.units import Step
+from dasktune.units import Digest, Step
 
 
 def tokens_at(configuration: Configuration, step: Step) -> tuple[tuple[str, str], ...]:
@@ -67,6 +68,12 @@ _MOST_PAIRS = 100_000
 def same_until(a: Configuration, b: Configuration, stop: Step) -> Step:
     """Return the first step before `stop` at which the two differ in any value, else `stop`."""
     return Comparison().same_until(a, b, stop)
+
+
+def key_of(family: Family, configuration: Configuration, step: Step) -> Digest:
+    """Name the state of a history after some steps, from its beginning. O(changes)."""
+    first = first_link(family, tokens_at(configuration, 0))
+    return state_key(extended(first, changes(configuration, 1, step)), step)
 
 
 def changes(

@@ -4,11 +4,17 @@ from collections.abc import Iterator
 
 from dasktune.plan.stage import Stage
 from dasktune.runtime.stage import Outcome
-from dasktune.study.events import Event, StageFailed, StageFinished, StateLost
+from dasktune.study.events import Event, Interrupted, StageFailed, StageFinished, StateLost
 
 
 def events_of(path: int, stage: Stage, outcome: Outcome) -> Iterator[Event]:
     """Yield the events of an outcome, in the order in which the core must hear them."""
+    if outcome.is_full:
+        yield StageFinished(
+            path=path, stage=stage.key, reached=stage.start, metrics=None, executed_steps=0
+        )
+        yield Interrupted(reason=f"the store is full ({outcome.error}): make room")
+        return
     if outcome.error is not None:
         yield StageFailed(
             path=path, stage=stage.key, error=outcome.error, traceback=outcome.traceback

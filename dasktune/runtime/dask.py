@@ -30,7 +30,7 @@ from dasktune.runtime.payload import Payload, travelling_by_value
 from dasktune.runtime.plugins import OPERATION, Sharing, TrainingCode, slot_resources
 from dasktune.runtime.stage import Outcome, floats, latest_stored
 from dasktune.runtime.store import Store
-from dasktune.runtime.task import Task, run_task, stop_path, want_state
+from dasktune.runtime.task import Task, read_proof, run_task, stop_path, want_state
 from dasktune.study.commands import Command, ReportDemand, ReturnWorker, RunPath, StopPath
 from dasktune.study.events import (
     Event,
@@ -138,6 +138,10 @@ class DaskBackend:
                 self._look_after_scheduler()
         return self._events.popleft()
 
+    def inject(self, event: Event) -> None:
+        """Let the core hear something that the driver found out by itself."""
+        self._tell(event)
+
     def interrupt(self) -> None:
         """Let running stages end at their next step boundary; safe in a signal handler."""
         self._news.put(lambda: self._tell(Interrupted()))
@@ -164,6 +168,7 @@ class DaskBackend:
         client.register_plugin(TrainingCode(self._topic, by_digest, mends=mends))
         client.register_plugin(Sharing())
         client.subscribe_topic(self._topic, self._on_news)
+        self._store.write_proof(self._topic)
         asked = dict(self._resources) if self._resources is not None else None
         self._send("join", resources=asked)
 
@@ -230,9 +235,22 @@ class DaskBackend:
         offered = self._client.sync(self._client.scheduler.identity)["workers"].get(worker)
         if offered is None:
             return  # it has gone again: the news of that is on its way
+        if not self._shares_store(worker):
+            return
         self._workers[worker] = slot_resources(self._resources, offered.get("resources") or {})
         # One slot a process, whatever its threads: the global generators are the process's.
         self._tell(WorkerJoined(worker=worker))
+
+    def _shares_store(self, worker: WorkerId) -> bool:
+        """Let a worker prove that it reads what this driver wrote; else it gets no stages."""
+        try:
+            self._client.run(read_proof, self._store_bytes, self._topic, workers=[worker])
+        except BackendError as error:
+            logger.warning("worker %s is left out: %s", worker, error)
+            if not self._workers:
+                raise
+            return False
+        return True
 
     def _recall(self, *, only_idle: bool) -> None:
         busy = {path.command.worker for path in self._paths.values()}

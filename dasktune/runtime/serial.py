@@ -68,6 +68,10 @@ class SerialBackend:
             self._run_one(self._stages.popleft())
         return self._events.popleft()
 
+    def inject(self, event: Event) -> None:
+        """Let the core hear something that the driver found out by itself."""
+        self._tell(event)
+
     def interrupt(self) -> None:
         """Let the running stage end at its next step boundary; safe in a signal handler."""
         self._is_stopping = True

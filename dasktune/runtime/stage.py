@@ -17,6 +17,7 @@ from math import nan
 from dasktune.errors import StageError
 from dasktune.plan.stage import Stage
 from dasktune.runtime.generators import SETUP, seed_generators, shielded_generators
+from dasktune.runtime.medium import StoreFullError
 from dasktune.runtime.payload import Payload, unpack
 from dasktune.runtime.record import Record
 from dasktune.runtime.store import Store
@@ -67,6 +68,8 @@ class Outcome:
     """The exception in one line, if there was one: then nothing was committed."""
     traceback: str = ""
     """Where it came from."""
+    is_full: bool = False
+    """Whether the error is that the store has no room: nothing is wrong with the stage."""
     lost: Digest | None = None
     """Key of the state that the stage should have begun with and that cannot be read."""
 
@@ -106,6 +109,7 @@ def run_stage(order: Order, workplace: Workplace, hooks: Hooks) -> Outcome:
             key=stage.key,
             reached=stage.start,
             error=f"{type(error).__name__}: {error}",
+            is_full=isinstance(error, StoreFullError),
             traceback=traceback.format_exc(),
             seconds=time.perf_counter() - began_s,
         )

@@ -7,6 +7,7 @@ eviction) and the command line (clean). Below the store's URL:
     states/KEY.json             the record: which blob stands for the key, metrics, facts
     timelines/STUDY.jsonl       the journal of a study; on object stores STUDY/NUMBER.jsonl
     locks/STUDY.lock            who drives a study; on object stores STUDY/NUMBER.json
+    pins/STUDY.json          states that a study wants kept, such as its best
     proofs/TOKEN                what workers read to prove that they share the store
 
 A state is there if and only if its record is, and its blob fits the record's checksum. Order of
@@ -15,6 +16,7 @@ that nothing refers to, and `clean` removes those. Several attempts may commit o
 record stands, and every blob stays valid. Nothing is unpickled unless the store is opened so.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -46,6 +48,9 @@ from dasktune.runtime.record import Metrics, Record, checked_metrics
 from dasktune.units import Digest, Seconds, Step
 
 logger = logging.getLogger(__name__)
+
+PINS = "pins"
+"""Folder of what studies want kept."""
 
 _EVICTED_TO = 0.9
 """Fraction of the limit that eviction goes down to, so that it need not run at each commit."""
@@ -324,6 +329,25 @@ class Store:
                 if error.errno not in CANNOT_LOCK:
                     raise BackendError(f"cannot lock study {study!r}: {error}") from error
         return HeartbeatLock(self._medium, study)
+
+    def pin(self, study: str, keys: Collection[Digest]) -> None:
+        """Keep states from eviction by whomever, for a study; replaces what it kept before."""
+        checked_name(study, "study")
+        data = json.dumps(sorted(checked_key(key) for key in keys)).encode()
+        with self._medium.writing():
+            self._medium.put(f"{PINS}/{study}.json", data)
+
+    def pinned(self) -> frozenset[Digest]:
+        """Return the states that studies have pinned; what is unreadable pins nothing."""
+        found: set[Digest] = set()
+        for name in self._medium.listing(PINS):
+            try:
+                found.update(
+                    checked_key(key) for key in json.loads(self._medium.read(name) or b"[]")
+                )
+            except (ValueError, TypeError) as error:
+                logger.warning("%s in the store is unreadable: %s", name, error)
+        return frozenset(found)
 
     def write_proof(self, token: str) -> None:
         """Write something that only who shares this store can read."""

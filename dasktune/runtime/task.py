@@ -92,6 +92,16 @@ async def want_state(key: Digest) -> None:
     WANTED.add(key)
 
 
+def read_proof(store: bytes, token: str) -> None:
+    """Make sure that this process reads in the store what the driver wrote there.
+
+    Raises:
+        BackendError: It does not.
+    """
+    opened: Store = pickle.loads(store)  # from our own driver
+    opened.read_proof(token)
+
+
 def _workplace(store: bytes) -> Workplace:
     if store not in _WORKPLACES:
         opened: Store = pickle.loads(store)
@@ -108,6 +118,7 @@ def _plain(stage: Stage, outcome: Outcome) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "error": outcome.error,
         "traceback": outcome.traceback,
+        "is_full": outcome.is_full,
         "lost": outcome.lost,
         "is_through": outcome.error is None and outcome.reached == stage.stop,
     }

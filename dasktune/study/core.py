@@ -68,6 +68,7 @@ class StudyCore:
         self._recorded: Mapping[TrialId, Point] | None = None
         self._next_on_demand = 0
         self._is_draining = False
+        self._why_draining = ""
         self._has_ended = False
 
     def handle(
@@ -99,6 +100,11 @@ class StudyCore:
         return self._has_ended
 
     @property
+    def why_stopped(self) -> str | None:
+        """Why the run was stopped before its studies were over; None if it was not."""
+        return self._why_draining if self._is_draining else None
+
+    @property
     def n_running(self) -> int:
         """Number of paths that are running."""
         return len(self._in_flight.paths)
@@ -108,7 +114,7 @@ class StudyCore:
         if self.n_running or self._has_ended:
             return None
         if self._is_draining:
-            return "the run was interrupted"
+            return f"the run was stopped: {self._why_draining}"
         if not any(run.is_running for run in self.runs):
             return "no study has started"
         n_ready = self._queue.n_ready()
@@ -150,16 +156,17 @@ class StudyCore:
             case StudyStarted():
                 self._study_started(event)
             case Interrupted():
-                self._interrupted()
+                self._interrupted(event.reason)
             case Resumed():
                 self._resumed()
             case _:
                 assert_never(event)
 
-    def _interrupted(self) -> None:
+    def _interrupted(self, reason: str) -> None:
         self._is_draining = True
+        self._why_draining = reason
         for path in self._in_flight.paths.values():
-            self._commands += self._in_flight.stop(path, "interrupted")
+            self._commands += self._in_flight.stop(path, reason)
 
     def _resumed(self) -> None:
         self._is_draining = self._has_ended = False
@@ -290,7 +297,7 @@ class StudyCore:
         if self.n_running or self._has_ended:
             return
         if self._is_draining:
-            self._end_run("interrupted; the same call goes on from here")
+            self._end_run(f"{self._why_draining}; the same call goes on from here")
         elif all(run.has_ended for run in self.runs):
             self._end_run("all studies have ended")
 

@@ -108,9 +108,16 @@ class StateLost:
     """Its key."""
 
 
+BY_USER = "interrupted"
+"""Why a run is stopped when the user asked for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """The user asked to stop: running stages end at their next step boundary."""
+    """The user asked to stop, or the world: running stages end at their next step boundary."""
+
+    reason: str = BY_USER
+    """Why, as the end of the run will say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

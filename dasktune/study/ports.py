@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from dasktune.space.value import Value
 from dasktune.study.commands import Command
 from dasktune.study.events import Event
-from dasktune.units import Seconds, Step
+from dasktune.units import Digest, Seconds, Step
 
 
 @runtime_checkable
@@ -30,6 +30,13 @@ class Trainable(Protocol):
 
     def load_state_dict(self, state: object) -> None:
         """Take back what `state_dict` returned."""
+
+
+class States(Protocol):
+    """Gives back what was committed."""
+
+    def load(self, key: Digest) -> object | None:
+        """Return a state; None if it is not stored, or cannot be read any more."""
 
 
 class Backend(Protocol):

@@ -5,17 +5,26 @@ simulator.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
+from dasktune.errors import BackendError
+from dasktune.plan.history import key_of
 from dasktune.plan.merging import steps_requested, steps_unique
 from dasktune.space.configuration import Configuration
 from dasktune.study.commands import StudyStatus
 from dasktune.study.core import StudyCore
+from dasktune.study.ports import States, Trainable
 from dasktune.study.study import Study
 from dasktune.study.study_run import StudyRun, TrialRecord
 from dasktune.study.timeline import Timeline
 from dasktune.trial import Report, TrialStatus
 from dasktune.units import Seconds, Step
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +78,72 @@ class Result:
     """Seconds that workers were busy, for all studies of the run."""
     timeline: Timeline = field(repr=False)
     """Everything that happened and was decided."""
+    states: States | None = field(default=None, repr=False)
+    """Where the states are; None for a simulation, which has none."""
 
     @property
     def merge_rate(self) -> float:
         """Requested over distinct steps; 1.0 where nothing is shared."""
         return self.steps_requested / self.steps_unique if self.steps_unique else 1.0
 
+    def load_state(self, trial: TrialResult) -> object:
+        """Return the state of a trial at its best report: what its `state_dict()` returned there.
 
-def results_of(core: StudyCore, timeline: Timeline) -> list[Result]:
+        Raises:
+            BackendError: It is not stored: it was reported in passing, dropped, or simulated.
+        """
+        key = key_of(self.study.family, trial.configuration, trial.steps)
+        state = self.states.load(key) if self.states is not None and trial.reports else None
+        if state is None:
+            raise BackendError(
+                f"the state of trial {trial.number} at step {trial.steps} is not stored; states "
+                "are kept where the tuner decides and where trials part, not where a trial "
+                "reports in passing"
+            )
+        return state
+
+    def best_model(self) -> Trainable:
+        """Return a fresh trainable that holds the state of the best report.
+
+        Raises:
+            BackendError: No trial gave a report, or the state is not stored.
+        """
+        if self.best is None:
+            raise BackendError("there is no best trial: none gave a report")
+        state = self.load_state(self.best)
+        trainable = deepcopy(cast("Trainable", self.study.trainable))
+        trainable.setup(self.best.configuration.at(0), self.study.training_seed)
+        trainable.load_state_dict(state)
+        return trainable
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return one row a trial: what it was, how it ended, and its best report."""
+        return [_row(trial) for trial in self.trials]
+
+    def to_dataframe(self) -> "DataFrame":
+        """Return `rows` as a pandas data frame, which must be installed."""
+        pandas = import_module("pandas")
+        return pandas.DataFrame(self.rows())
+
+
+def _row(trial: TrialResult) -> dict[str, object]:
+    return {
+        "trial": trial.number,
+        "status": trial.status.value,
+        "reason": trial.reason.partition("\n")[0],
+        **{f"hp.{name}": text for name, text in trial.configuration.text.items()},
+        **{f"metric.{name}": value for name, value in trial.metrics.items()},
+        "steps": trial.steps,
+        "steps_requested": trial.steps_requested,
+    }
+
+
+def results_of(core: StudyCore, timeline: Timeline, states: States | None = None) -> list[Result]:
     """Return the results of all studies of a core, in their order."""
-    return [_result(core, run, timeline) for run in core.runs]
+    return [_result(core, run, timeline, states) for run in core.runs]
 
 
-def _result(core: StudyCore, run: StudyRun, timeline: Timeline) -> Result:
+def _result(core: StudyCore, run: StudyRun, timeline: Timeline, states: States | None) -> Result:
     only = frozenset({run.index})
     trials = tuple(_trial(record) for record in run.trials)
     reported = [
@@ -101,6 +163,7 @@ def _result(core: StudyCore, run: StudyRun, timeline: Timeline) -> Result:
         makespan_s=core.now,
         worker_seconds=core.worker_seconds,
         timeline=timeline,
+        states=states,
     )
 
 
