@@ -132,8 +132,10 @@ def _connected(address: str) -> Client:
 
 
 def _outcome(result: Result) -> Iterator[str]:
-    status = "not started" if result.status is None else result.status.value
-    yield f"{result.study.name}: {status}" + (f", {result.reason}" if result.reason else "")
+    if result.status in (None, StudyStatus.RUNNING):
+        yield f"{result.study.name}: not over; the same call goes on from here"
+    else:
+        yield f"{result.study.name}: {result.status.value}, {result.reason}"
     best = result.best
     if best is not None:
         metric = result.study.metric
@@ -255,11 +257,17 @@ def _imported(where: str) -> ModuleType:
             f"{where} cannot be read: {error.msg} ({error.filename}, line {error.lineno})"
         ) from error
     except (Exception, SystemExit) as error:  # whatever a module of the user's raises
-        frame = traceback.extract_tb(error.__traceback__)[-1]
         raise InvalidStudyError(
-            f"{where} cannot be imported: {type(error).__name__}: {error} "
-            f"({frame.filename}, line {frame.lineno})"
+            f"{where} cannot be imported: {type(error).__name__}: {error}{_place(error)}"
         ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Say which line of the user's raised an error, if one did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (__file__, importlib.__file__)
+    own = [f for f in frames if not f.filename.startswith("<") and f.filename not in ours]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -54,16 +54,16 @@ def line(progress: Progress, left_s: Seconds | None = None) -> str:
     names = ", ".join(study.name for study in progress.studies)
     n = progress.by_status
     statuses = ", ".join(f"{n[status]} {status.value}" for status in TrialStatus if n[status])
+    is_over = bool(progress.end_reason)
     parts = [
+        *([STOPPING] if progress.is_stopping and not is_over else []),
         f"{names}: {_count(len(progress.trials), 'trial')}" + (f" ({statuses})" * bool(statuses)),
         f"steps: {progress.steps_done} done, {progress.steps_owed} owed, "
         f"{progress.steps_saved} saved by sharing",
-        f"{progress.n_busy} of {_count(progress.n_slots, 'worker')} busy",
+        *([] if is_over else [f"{progress.n_busy} of {_count(progress.n_slots, 'worker')} busy"]),
         *(_best(progress, study) for study in progress.studies if study.name in progress.best),
     ]
-    if progress.is_stopping and not progress.end_reason:
-        parts.append(STOPPING)
-    elif left_s is not None:
+    if left_s is not None and not progress.is_stopping:
         parts.append(f"about {duration(left_s)} left")
     return " | ".join(parts)
 

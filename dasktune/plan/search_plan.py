@@ -335,26 +335,6 @@ class SearchPlan:
             node = node.parent
         return node.number, step
 
-    def needed_states(self) -> set[Digest]:
-        """Return the stored states that something may still begin from. O(plan).
-
-        The nearest ones above what is owed, and above where unstopped trials have come to.
-        """
-        ends = [vertex for vertex in self.tree.vertices() if vertex.is_owed]
-        ends += [
-            self.tree.before(trial.node, trial.furthest)
-            for trial in self.trials.values()
-            if trial.is_live
-        ]
-        keys = set()
-        for vertex in ends:
-            at: Vertex | None = vertex
-            while at is not None and (not at.is_stored or at.is_owed):
-                at = at.parent
-            if at is not None and at.step:
-                keys.add(at.key)
-        return keys
-
     def new_steps(self, family: Family, configuration: Configuration, step: Step) -> int:
         """Return how many steps that nobody has asked for yet a configuration would cost."""
         shared = self.tree.shared_until(family, configuration, step)

@@ -13,8 +13,6 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from hashlib import sha256
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeAlias
@@ -23,12 +21,12 @@ import cloudpickle
 from distributed import Client, Future
 
 from dasktune.errors import BackendError
-from dasktune.plan.stage import Stage
 from dasktune.runtime.answers import events_of
 from dasktune.runtime.others import Foreign, Others
 from dasktune.runtime.payload import Payload, travelling_by_value
 from dasktune.runtime.plugins import OPERATION, Sharing, TrainingCode, slot_resources
-from dasktune.runtime.stage import Outcome, floats, latest_stored
+from dasktune.runtime.sent import SentPath, outcome_of, task_key
+from dasktune.runtime.stage import floats, latest_stored
 from dasktune.runtime.store import Store
 from dasktune.runtime.task import Task, read_proof, run_task, stop_path, want_state
 from dasktune.study.commands import Command, ReportDemand, ReturnWorker, RunPath, StopPath
@@ -50,19 +48,6 @@ _PATIENCE_S = 1.0
 
 _News: TypeAlias = Callable[[], None]
 """Something that happened on another thread, to be taken in on the driver's."""
-
-
-@dataclass(slots=True)
-class _Path:
-    """A path that was handed out and not answered to its end."""
-
-    command: RunPath
-    unsent: deque[Stage]
-    """Stages that were not sent yet: all that are left while it waits for another driver."""
-    pending: deque[tuple[Stage, Future]] = field(default_factory=deque)
-    """Stages that were sent and not answered, with their futures."""
-    waits_for: Foreign | None = None
-    """What another driver is running that covers the first steps that are left."""
 
 
 class DaskBackend:
@@ -104,7 +89,7 @@ class DaskBackend:
         self._zero_s = monotonic() - since_s
         self._news: SimpleQueue[_News] = SimpleQueue()
         self._events: deque[tuple[Event, Seconds]] = deque()
-        self._paths: dict[int, _Path] = {}
+        self._paths: dict[int, SentPath] = {}
         self._workers: dict[WorkerId, Mapping[str, float]] = {}
         self._others = Others()
         self._is_cut_off = False
@@ -116,7 +101,7 @@ class DaskBackend:
         """Begin what a command wishes."""
         match command:
             case RunPath():
-                path = _Path(command, deque(command.stages))
+                path = SentPath(command, deque(command.stages))
                 self._paths[command.path] = path
                 self._begin(path)
             case StopPath():
@@ -272,7 +257,7 @@ class DaskBackend:
 
     # --- paths --------------------------------------------------------------------------------
 
-    def _begin(self, path: _Path) -> None:
+    def _begin(self, path: SentPath) -> None:
         """Announce what is left of a path; where there are other drivers, wait until they know."""
         command = path.command
         self._send("running", path=command.path, running=Foreign.plain(command, path.unsent))
@@ -294,7 +279,7 @@ class DaskBackend:
             want_state, wanted, workers=[path.waits_for.worker], wait=False, on_error="ignore"
         )
 
-    def _submit(self, path: _Path) -> None:
+    def _submit(self, path: SentPath) -> None:
         command = path.command
         previous: Future | None = None
         for stage in path.unsent:
@@ -311,7 +296,7 @@ class DaskBackend:
                 cloudpickle.dumps(stage),
                 task,
                 previous,
-                key=_key(self._topic, stage),
+                key=task_key(self._topic, stage),
                 workers=[command.worker] if previous is None else None,
                 resources=dict(self._workers.get(command.worker, {})) or None,
                 pure=False,
@@ -343,7 +328,7 @@ class DaskBackend:
                 self._look_after_scheduler()  # which has taken its tasks with it
                 return
             stage, future = path.pending.popleft()
-            outcome = _outcome(stage, future)
+            outcome = outcome_of(stage, future)
             for event in events_of(number, stage, outcome):
                 self._tell(event)
             is_through = outcome.error is None and outcome.reached == stage.stop
@@ -351,7 +336,7 @@ class DaskBackend:
                 self._forget(path)
             future.release()
 
-    def _forget(self, path: _Path) -> None:
+    def _forget(self, path: SentPath) -> None:
         self._paths.pop(path.command.path, None)
         path.unsent.clear()
         for _, future in path.pending:
@@ -368,7 +353,7 @@ class DaskBackend:
             if path.waits_for is not None and path.waits_for.is_path(topic, number):
                 self._answer_waiting(path, is_stopping=False)
 
-    def _answer_waiting(self, path: _Path, *, is_stopping: bool) -> None:
+    def _answer_waiting(self, path: SentPath, *, is_stopping: bool) -> None:
         """Tell what the store has by now of the stage that a path waits with, and go on."""
         stage = path.unsent.popleft()
         found = latest_stored(stage, self._store)
@@ -392,27 +377,3 @@ class DaskBackend:
             self._answer_waiting(path, is_stopping=True)
         else:  # the core hands out anew what is left: it may be covered by others again
             self._forget(path)
-
-
-def _outcome(stage: Stage, future: Future) -> Outcome:
-    """Return what came of a task; one that Dask gave up has done nothing that is known of."""
-    if future.status == "finished":
-        answer = dict(future.result())
-        answer.pop("is_through")
-        return Outcome(**answer)
-    error = future.exception() if future.status == "error" else None
-    if error is None or type(error).__name__ == "KilledWorker":
-        return Outcome(key=stage.key, reached=stage.start)
-    return Outcome(key=stage.key, reached=stage.start, error=f"{type(error).__name__}: {error}")
-
-
-def _key(topic: str, stage: Stage) -> str:
-    """Name a task by its driver, the state that it makes and the one that it starts from.
-
-    Dask keeps the first result of a key while anybody holds it, and never looks at the arguments: a
-    stage that was stopped and begins again from where it was must be another task, and so must the
-    stage of another driver, which may have been stopped for reasons of its own.
-    """
-    digest = sha256(f"{topic}:{stage.start_key}:{stage.key}".encode()).hexdigest()
-    kind = "train" if stage.n_steps else "eval"
-    return f"dasktune_{kind}-{digest}"

@@ -7,6 +7,7 @@ from, nor the best of this or another study. What was dropped is told to the cor
 from collections.abc import Iterator
 
 from dasktune.plan.history import key_of
+from dasktune.plan.needs import needed_states
 from dasktune.runtime.store import Store
 from dasktune.study.core import StudyCore
 from dasktune.study.events import Event, StageFinished, StateLost
@@ -40,7 +41,7 @@ class Room:
         if self._n_commits % _EVERY:
             return
         best = self.pin_best(core)
-        protected = core.plan.needed_states() | best | self._store.pinned()
+        protected = needed_states(core.plan) | best | self._store.pinned()
         for record in self._store.evict(protected):
             yield StateLost(state=record.key)
 

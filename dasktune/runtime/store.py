@@ -1,13 +1,12 @@
 """Where states, metrics and timelines are kept: on a disk, or wherever fsspec reaches.
 
-The authority for which states exist. Called by stages (commit, load), the driver (journal, lock,
-eviction) and the command line (clean). Below the store's URL:
+Called by stages (commit, load), the driver (journal, lock, eviction) and the command line. Below:
 
     states/KEY.SHA256.state     a blob: a state as `runtime.codec` writes it; never changed
     states/KEY.json             the record: which blob stands for the key, metrics, facts
     timelines/STUDY.jsonl       the journal of a study; on object stores STUDY/NUMBER.jsonl
     locks/STUDY.lock            who drives a study; on object stores STUDY/NUMBER.json
-    pins/STUDY.json          states that a study wants kept, such as its best
+    pins/STUDY.json             states that a study wants kept, such as its best
     proofs/TOKEN                what workers read to prove that they share the store
 
 A state is there if and only if its record is, and its blob fits the record's checksum. Order of
@@ -16,7 +15,6 @@ that nothing refers to, and `clean` removes those. Several attempts may commit o
 record stands, and every blob stays valid. Nothing is unpickled unless the store is opened so.
 """
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -44,13 +42,11 @@ from dasktune.runtime.names import (
     record_name,
 )
 from dasktune.runtime.objects import Objects
+from dasktune.runtime.pins import PINS, pins_from_bytes, pins_name, pins_to_bytes
 from dasktune.runtime.record import Metrics, Record, checked_metrics
 from dasktune.units import Digest, Seconds, Step
 
 logger = logging.getLogger(__name__)
-
-PINS = "pins"
-"""Folder of what studies want kept."""
 
 _EVICTED_TO = 0.9
 """Fraction of the limit that eviction goes down to, so that it need not run at each commit."""
@@ -333,21 +329,13 @@ class Store:
     def pin(self, study: str, keys: Collection[Digest]) -> None:
         """Keep states from eviction by whomever, for a study; replaces what it kept before."""
         checked_name(study, "study")
-        data = json.dumps(sorted(checked_key(key) for key in keys)).encode()
         with self._medium.writing():
-            self._medium.put(f"{PINS}/{study}.json", data)
+            self._medium.put(pins_name(study), pins_to_bytes(keys))
 
     def pinned(self) -> frozenset[Digest]:
         """Return the states that studies have pinned; what is unreadable pins nothing."""
-        found: set[Digest] = set()
-        for name in self._medium.listing(PINS):
-            try:
-                found.update(
-                    checked_key(key) for key in json.loads(self._medium.read(name) or b"[]")
-                )
-            except (ValueError, TypeError) as error:
-                logger.warning("%s in the store is unreadable: %s", name, error)
-        return frozenset(found)
+        lists = (self._medium.read(name) or b"[]" for name in self._medium.listing(PINS))
+        return frozenset(key for data in lists for key in pins_from_bytes(data))
 
     def write_proof(self, token: str) -> None:
         """Write something that only who shares this store can read."""

@@ -307,8 +307,10 @@ class StudyCore:
 
     def _report_demand(self) -> None:
         """Say whether another worker would be of use, if that has changed."""
+        # Always asked, so that the queue hears of this event now: a mere question would reorder it.
+        has_ready = self._queue.first() is not None
         wants = not self._is_draining and (
-            self._queue.first() is not None
+            has_ready
             or any(run.asks_on_demand and run.may_ask for run in self.runs)
         )
         demand = ReportDemand(wants=wants, has_idle=self.slots.has_idle)

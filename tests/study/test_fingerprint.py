@@ -243,6 +243,17 @@ def test_the_last_run_of_a_cell_counts(folder: Path) -> None:
     assert in_process(folder, "-c", KERNEL) == expected
 
 
+def test_script_that_an_installed_command_runs_is_the_users(folder: Path) -> None:
+    source = "class Net:\n    def step(self): return 1\n"
+    (folder / "train.py").write_text(source, encoding="utf-8")
+    command = "import runpy, __main__; __main__.__file__ = '/usr/lib/site-packages/tool.py'\n"
+    run = f"Net = runpy.run_path('train.py', run_name='__main__')['Net']{SHOW}"
+
+    assert in_process(folder, "-c", command + run) == in_process(
+        folder, "-c", f"from train import Net{SHOW}"
+    )
+
+
 def test_name_of_the_module_does_not_matter(load: Load) -> None:
     first = load(one=TRAIN, helper=HELPER, far=FAR)
     here = fingerprint(first.Net())
@@ -260,6 +271,8 @@ UNRELATED = {
     "docstring of the module": ('"""Train a net."""', ""),
     "new docstring": ("def scale(x):", 'def scale(x):\n    """Scale."""'),
     "formatting": ("def scale(x):\n", "\n\n\ndef scale(\n    x,\n):\n"),
+    "pass": ("def scale(x):", "def scale(x):\n    pass"),
+    "prefix of a string": ('hp["lr"]', 'hp[u"lr"]'),
     "quotes": ('hp["lr"]', "(hp['lr'])"),
     "unused function": ("return 1", "return 2"),
     "unused import": ("import argparse", "import decimal"),
@@ -279,35 +292,66 @@ def test_edits_that_train_the_same_change_nothing(of: Of, edit: tuple[str, str])
 
 
 RELATED = {
-    "method": ('hp["lr"]', 'hp["rate"]', "Net.step changed"),
-    "property": ("scale(self.depth)", "scale(self.depth + 1)", "Net.size changed"),
-    "function": ("math.sqrt(x) *", "math.sqrt(x) +", "scale changed"),
-    "installed function": ("math.sqrt", "math.exp", "scale changed"),
-    "constant": ("WIDTH = 8", "WIDTH = 9", "WIDTH changed"),
-    "type of a constant": ("WIDTH = 8", "WIDTH = 8.0", "WIDTH changed"),
-    "method of a base": ("return None", "return True", "Base.close changed"),
-    "base": ("class Net(Base)", "class Net", "Base removed"),
-    "class attribute": ("rate = 0.5", "rate = 0.25", "Net changed"),
-    "version": ("rate = 0.5", "rate = 0.5\n    version = 2", "Net changed"),
-    "decorator": ("    @measured\n", "", "Net.step changed"),
-    "default": ("depth=2", "depth=3", "Net.__init__ changed"),
-    "name of the class": ("class Net(Base)", "class Other(Base)", "Other added"),
-    "attribute": ("self.depth = depth", "self.depth = 3", "trainable.depth changed"),
-    "name of an attribute": ("self.depth = depth", "self.d = depth", "trainable.depth removed"),
+    "method": ('hp["lr"]', 'hp["rate"]', ("Net.step changed",)),
+    "property": ("scale(self.depth)", "scale(self.depth + 1)", ("Net.size changed",)),
+    "function": ("math.sqrt(x) *", "math.sqrt(x) +", ("scale changed",)),
+    "installed function": ("math.sqrt", "math.exp", ("scale changed",)),
+    "constant": ("WIDTH = 8", "WIDTH = 9", ("WIDTH changed",)),
+    "type of a constant": ("WIDTH = 8", "WIDTH = 8.0", ("WIDTH changed",)),
+    "method of a base": ("return None", "return True", ("Base.close changed",)),
+    "base": ("class Net(Base)", "class Net", ("Base removed", "Base.close removed", "Net changed")),
+    "class attribute": ("rate = 0.5", "rate = 0.25", ("Net changed",)),
+    "version": ("rate = 0.5", "rate = 0.5\n    version = 2", ("Net changed",)),
+    "decorator": (
+        "    @measured\n",
+        "",
+        ("Net changed", "Net.step changed", "timed removed", "timed.<locals>.wrapper removed"),
+    ),
+    "default": ("depth=2", "depth=3", ("Net.__init__ changed", "trainable.depth changed")),
+    "attribute": (
+        "self.depth = depth",
+        "self.depth = 3",
+        ("Net.__init__ changed", "trainable.depth changed"),
+    ),
+    "name of an attribute": (
+        "self.depth = depth",
+        "self.d = depth",
+        ("Net.__init__ changed", "trainable.d added", "trainable.depth removed"),
+    ),
 }
 
 
 @pytest.mark.parametrize("edit", RELATED.values(), ids=RELATED)
-def test_edits_that_may_train_otherwise_are_named(of: Of, edit: tuple[str, str, str]) -> None:
+def test_edits_that_may_train_otherwise_are_named(
+    of: Of, edit: tuple[str, str, tuple[str, ...]]
+) -> None:
     old, new, words = edit
     assert TRAIN.count(old) == 1
-    expression = "(globals().get('Other') or Net)()"
-    before = of(TRAIN, expression, helper=HELPER, far=FAR)
+    before = of(TRAIN, helper=HELPER, far=FAR)
 
-    after = of(TRAIN.replace(old, new), expression, helper=HELPER, far=FAR)
+    after = of(TRAIN.replace(old, new), helper=HELPER, far=FAR)
 
-    assert after.digest != before.digest
-    assert words in difference(before, after)
+    assert difference(before, after) == words
+
+
+def test_name_of_the_class_counts(of: Of) -> None:
+    before = of("class Net: pass")
+
+    assert difference(before, of("class Other: pass", "Other()")) == ("Net removed", "Other added")
+
+
+def test_accessors_are_parts_of_their_own(of: Of) -> None:
+    source = """
+class Net:
+    @property
+    def x(self): return 1
+    @x.setter
+    def x(self, value): self.y = 2
+    @x.deleter
+    def x(self): self.y = 3
+"""
+    for number in "123":
+        assert difference(of(source), of(source.replace(number, "4"))) == ("Net.x changed",)
 
 
 def test_helper_two_modules_away_is_named_alone(of: Of) -> None:
@@ -374,7 +418,7 @@ REFERENCES = {
     ),
     "decorator": "from helper import deco\nclass Net:\n    @deco\n    def step(self): pass",
     "decorator of the class": "from helper import f\n@lambda c: f() and c\nclass Net: pass",
-    "default": "from helper import f\nclass Net:\n    def step(self, g=f): return g()",
+    "default": "from helper import f\nclass Net:\n    def step(self, f=f): return f()",
     "value of a default": "from helper import f\nclass Net:\n    def step(self, g=f()): pass",
     "lambda": "from helper import f\nclass Net:\n    step = lambda self: f()",
     "nested function": (
@@ -427,6 +471,18 @@ REFERENCES = {
         "from helper import f\ndef make(rate):\n    class Net:\n        size = rate\n"
         "        def step(self): return f(rate)\n    return Net\nNet = make(1)"
     ),
+    "attribute of a function": (
+        "from helper import f\ndef g(): pass\ng.loss = f\nclass Net:\n"
+        "    def step(self): return g.loss()"
+    ),
+    "base that a function was given": (
+        "from helper import Base\ndef make(base):\n    class Net(base): pass\n    return Net\n"
+        "Net = make(Base)"
+    ),
+    "metaclass that a function was given": (
+        "from helper import Meta\ndef make(meta):\n    class Net(metaclass=meta): pass\n"
+        "    return Net\nNet = make(Meta)"
+    ),
     "monkey patch": (
         "import helper\nhelper.g = helper.f\nclass Net:\n    def step(self): return helper.g()"
     ),
@@ -443,7 +499,7 @@ REFERENCES = {
         "            case f.A: pass"
     ),
     "global statement": (
-        "from helper import f\nclass Net:\n    def step(self):\n        global f\n        f = f()"
+        "from helper import f\nclass Net:\n    def step(self):\n        global f\n        f += 1"
     ),
 }
 
@@ -495,11 +551,23 @@ def test_bound_names_are_no_references(of: Of, body: str) -> None:
     assert names(found) == {"Net", "Net.step"}
 
 
+def test_only_what_is_read_of_a_module_counts(of: Of) -> None:
+    source = "import helper\nclass Net:\n    def step(self): return helper.f()"
+
+    assert names(of(source, helper=REFERRED)) == {"Net", "Net.step", "f"}
+
+
+def test_names_of_closures_hide_those_of_the_module(of: Of) -> None:
+    source = "from helper import f\ndef make(f):\n    def g(): return f\n    return g\ng = make(1)"
+
+    assert names(of(source, "g", helper=REFERRED)) == {"make.<locals>.g"}
+
+
 def test_modules_of_a_package_are_followed(of: Of) -> None:
     source = "from package.one import g\nclass Net:\n    def step(self): return g()"
     package = {
         "package____init__": "",
-        "package__one": "from . import two\ndef g():\n    from .three import h\n    two.f(), h()",
+        "package__one": "from . import two\ndef g():\n    from . import three\n    two.f, three.h",
         "package__two": "def f(): return 1",
         "package__three": "def h(): return 1",
     }
@@ -516,6 +584,22 @@ class Net(OrderedDict):
     def step(self): return json.dumps(math.pi), dasktune.study.fingerprint.difference
 """
     assert names(of(source)) == {"Net", "Net.step"}
+
+
+def test_installed_things_keep_their_name_when_their_library_moves_them(
+    of: Of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "import net_library\nclass Net(net_library.Base): pass"
+    found = []
+    for private in ("first", "second"):
+        package = tmp_path / private / "site-packages" / "net_library"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(f"from net_library.{private} import Base")
+        (package / f"{private}.py").write_text("class Base: pass")
+        monkeypatch.syspath_prepend(str(package.parent))
+        found.append(of(source))
+
+    assert found[0] == found[1]
 
 
 def test_missing_names_count_by_name(of: Of) -> None:
@@ -572,7 +656,7 @@ def test_lambdas_of_one_line_are_told_apart(of: Of) -> None:
 
     assert len({one.digest for one in found}) == len(found)
     assert found[0] == of("f = lambda x: x + 1", "f")
-    assert found[3] == of("def f(): pass\nf = (lambda: lambda: 1)()", "f")
+    assert found[3] == of("f = (lambda: [lambda: 1])()[0]", "f")
 
 
 # Module-level names
@@ -638,6 +722,28 @@ def test_what_has_no_content_counts_by_its_statement(
     after = of(OPAQUE.replace(old, new), helper=helper.replace(old, new))
 
     assert difference(before, after) == words
+
+
+@pytest.mark.parametrize("imported", ["from helper import LOCK as X", "from helper import *"])
+def test_statements_are_found_in_the_module_that_binds(of: Of, imported: str) -> None:
+    source = f"{imported}\nclass Net:\n    def step(self): return X"
+    helper = "import threading\ndef size(): return 1\nLOCK = X = threading.Semaphore(size())"
+
+    before = of(source, helper=helper)
+    after = of(source, helper=helper.replace("return 1", "return 2"))
+
+    assert difference(before, after) == ("size changed",)
+
+
+def test_what_was_refused_once_is_refused_again(of: Of) -> None:
+    source = """
+import threading
+X = [[1], threading.Lock()]
+Y = X
+class Net:
+    def step(self): return X, Y
+"""
+    assert difference(of(source), of(source.replace("Y = X", "Y = X or 1"))) == ("Y changed",)
 
 
 def test_place_of_the_code_does_not_count(of: Of) -> None:
@@ -708,6 +814,7 @@ class Bits(Flag):
     R = 1
     W = 2
 Point = namedtuple("Point", "x y")
+Pair = namedtuple("Pair", "x y")
 Shape = Enum("Shape", "ROUND FLAT")
 """
 
@@ -721,7 +828,8 @@ re.compile('a',re.I) SimpleNamespace(x=1) SimpleNamespace(x=2) SimpleNamespace(y
 f g [f] [g] partial(f) partial(f,1) partial(f,x=1) partial(g) len max math.sqrt math.exp
 operator.add str.lower ''.join 'a'.join Plain Slotted Plain(1) Plain(2) Plain(f) Plain(g)
 Plain(Plain(1)) Plain(1).method Plain(2).method Plain.method Slotted(1) Slotted(2) Data(1) Data(2)
-Kind Kind.A Kind.B Bits.R Bits.R|Bits.W Point(1,2) Point(2,1) Shape.ROUND Shape.FLAT Names(a=1)
+Kind Kind.A Kind.B Bits.R Bits.R|Bits.W Point(1,2) Point(2,1) Pair(1,2) Shape.ROUND Shape.FLAT
+Names(a=1)
 Names(a=2) Dim(1) Dim(2) int float math logging lambda:1 lambda:2 cache(f) cache(g)
 """
 
@@ -851,7 +959,22 @@ def test_arrays_count_by_type_shape_and_bytes(value: Callable[..., str]) -> None
     ]
 
     assert len({value(text, prelude) for text in different}) == len(different)
+    assert value("np.zeros(2, 'f4')", prelude) != value("np.zeros(2, 'i4')", prelude)
+    objects = "np.array(['a', [1.5]], object)"
+    assert value(objects, prelude) == value(objects, prelude)
     assert value("np.eye(3).T[::2]", prelude) == value("np.array([[1., 0, 0], [0, 0, 1]])", prelude)
+
+
+def test_values_made_on_the_way_are_not_mixed_up(load: Load) -> None:
+    """An address that is free again must not lead to what was there before."""
+    np = pytest.importorskip("numpy")
+    net = load(train="class Net: pass").Net()
+    found = set()
+    for changed in range(20):
+        net.x = [np.array([[i if i != changed else -1], "a"], object) for i in range(20)]
+        found.add(fingerprint(net).digest)
+
+    assert len(found) == 20
 
 
 @pytest.mark.torch
