@@ -13,11 +13,12 @@ What Dask's defaults get wrong for training is set right here, on clusters that 
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, Nanny, Scheduler, SpecCluster
 
 from dasktune.errors import BackendError
 from dasktune.space.arguments import whole
@@ -46,23 +47,25 @@ _SETTINGS = {
 def local_workers(n_workers: int | None = None) -> Iterator[Client]:
     """Start workers on this computer, and stop them at the end.
 
+    Where there are GPUs, each worker sees one of them and offers it as `GPU: 1`; several workers
+    take turns at the GPUs, each with its part of one.
+
     Args:
-        n_workers: How many; None: one for each core that this process may use.
+        n_workers: How many; None: one for each GPU, or where there is none one for each core that
+            this process may use.
 
     Raises:
         BackendError: They could not be started.
     """
-    n = len(os.sched_getaffinity(0)) if n_workers is None else whole(n_workers, "workers", 1)
+    gpus = visible_gpus(os.environ, Path("/proc/driver/nvidia/gpus"))
+    n = whole(n_workers, "workers", 1) if n_workers is not None else len(gpus) or _n_cores()
     with dask.config.set(_SETTINGS):
         try:
-            cluster = LocalCluster(
-                n_workers=n,
-                threads_per_worker=1,
-                processes=True,
-                memory_limit=0,
-                dashboard_address=None,
-                host="127.0.0.1",
+            cluster = SpecCluster(
+                workers={i: _worker(gpus[i % len(gpus)] if gpus else None) for i in range(n)},
+                scheduler={"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}},
                 silence_logs=logging.ERROR,
+                name="dasktune-local",
             )
         except RuntimeError as error:
             raise BackendError(
@@ -71,3 +74,38 @@ def local_workers(n_workers: int | None = None) -> Iterator[Client]:
             ) from error
         with cluster, Client(cluster) as client:
             yield client
+
+
+def visible_gpus(environment: Mapping[str, str], driver_folder: Path) -> list[str]:
+    """Return how CUDA names the GPUs that this process may use.
+
+    Args:
+        environment: `CUDA_VISIBLE_DEVICES` in it decides if it is there; empty means none.
+        driver_folder: Where the driver has a folder for each GPU of the computer.
+    """
+    said = environment.get("CUDA_VISIBLE_DEVICES")
+    if said is not None:
+        return [name.strip() for name in said.split(",") if name.strip() not in ("", "-1")]
+    if not driver_folder.is_dir():
+        return []
+    return [str(i) for i in range(len(list(driver_folder.iterdir())))]
+
+
+def _worker(gpu: str | None) -> dict[str, object]:
+    options: dict[str, object] = {
+        "nthreads": 1,
+        "memory_limit": 0,
+        "host": "127.0.0.1",
+        "dashboard": False,
+        "silence_logs": logging.ERROR,
+    }
+    if gpu is not None:
+        options["resources"] = {"GPU": 1}
+        options["env"] = {"CUDA_VISIBLE_DEVICES": gpu}
+    return {"cls": Nanny, "options": options}
+
+
+def _n_cores() -> int:
+    # Containers and batch systems give a process fewer cores than the computer has.
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1

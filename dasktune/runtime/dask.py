@@ -43,6 +43,10 @@ from dasktune.units import Digest, Seconds, WorkerId
 
 logger = logging.getLogger(__name__)
 
+_BATCHING_S = 0.001
+"""How long the client may hold messages back to send them together; Dask's 10 ms would be the
+longest part of handing out a path."""
+
 _PATIENCE_S = 1.0
 """How long nothing may happen before the driver looks whether the scheduler is still there."""
 
@@ -148,6 +152,9 @@ class DaskBackend:
 
     def _join(self, mends_allocator: bool | None) -> None:
         client = self._client
+        batching_s = client.scheduler_comm.interval
+        client.scheduler_comm.interval = _BATCHING_S
+        self._open.callback(setattr, client.scheduler_comm, "interval", batching_s)
         mends = self._is_alone() if mends_allocator is None else mends_allocator
         by_digest = {payload.digest: payload for payload in self._payloads.values()}
         client.register_plugin(TrainingCode(self._topic, by_digest, mends=mends))
