@@ -14,7 +14,7 @@ import platform
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -28,6 +28,7 @@ from dasktune.study.core import StudyCore
 from dasktune.study.drive import drive
 from dasktune.study.events import Event
 from dasktune.study.timeline import Timeline, replay
+from dasktune.trial import TrialId
 
 N_TRIALS = 10_000
 THOUSAND = 1_000
@@ -55,7 +56,7 @@ class NoTraining:
 
 
 def sharing_space() -> dict[str, object]:
-    """Some 117,000 configurations of schedules that start alike and part step by step."""
+    """Return schedules that start alike and part step by step: some 117,000 configurations."""
     decays = [
         dt.step_decay(v, factor=f, at=[a, a + b])
         for v in (0.1, 0.05)
@@ -99,7 +100,7 @@ class TimedCore(StudyCore):
         """Processor seconds of all events: less disturbed by what else runs on the machine."""
 
     def handle(
-        self, event: Event, now: float, recorded: Sequence[Point] | None = None
+        self, event: Event, now: float, recorded: Mapping[TrialId, Point] | None = None
     ) -> tuple[Command, ...]:
         """Take in an event, and write down what it cost."""
         began, cpu_began = time.perf_counter(), time.process_time()
