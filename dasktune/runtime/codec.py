@@ -183,10 +183,7 @@ def _structure(memory: memoryview, allow_pickle: bool) -> tuple[Any, int]:
     text = bytes(memory[_HEADER.size : stop])
     if zlib.crc32(text) != check:
         raise ValueError("the checksum of the structure does not fit")
-    start = stop + padding(stop)
-    if any(memory[stop:start]):
-        raise ValueError("there is something between structure and buffers")
-    return json.loads(text.decode("ascii"), parse_constant=_no_constant), start
+    return json.loads(text.decode("ascii"), parse_constant=_no_constant), stop + padding(stop)
 
 
 def _no_constant(name: str) -> None:

@@ -269,16 +269,21 @@ class DaskBackend:
         command = path.command
         self._send("running", path=command.path, running=Foreign.plain(command, path.unsent))
         if not self._others.are_there:
-            self._submit(path)
+            self._submit(path, len(path.unsent))
 
     def _announced(self, number: int) -> None:
-        """Send a path, or wait for another driver that has announced its first steps before."""
+        """Send a path up to where another driver has announced its steps before, or wait there."""
         path = self._paths.get(number)
-        if path is None or not path.unsent:
+        if path is None or not path.unsent or path.pending:
             return
-        covering = self._others.covering(path.unsent[0])
-        if covering is None:
-            self._submit(path)
+        n_free, covering = 0, None
+        for stage in path.unsent:
+            covering = self._others.covering(stage)
+            if covering is not None:
+                break
+            n_free += 1
+        if covering is None or n_free:
+            self._submit(path, n_free)
             return
         path.waits_for, wanted = covering
         self._send("ended", path=number)  # it is not running after all
@@ -310,13 +315,12 @@ class DaskBackend:
             )
             path.pending.append((stage, future))
             previous = future
-        path.unsent.clear()
         for _, future in path.pending:
             future.add_done_callback(lambda _future: self._on_done(command.path))
 
     def _stop(self, command: StopPath) -> None:
         path = self._paths.get(command.path)
-        if path is not None and path.unsent:
+        if path is not None and path.unsent and not path.pending:
             self._answer_waiting(path, is_stopping=True)
             return
         self._client.run(
@@ -339,7 +343,9 @@ class DaskBackend:
             for event in events_of(number, stage, outcome):
                 self._tell(event)
             is_through = outcome.error is None and outcome.reached == stage.stop
-            if not is_through or not path.pending:
+            if is_through and path.unsent and not path.pending:
+                self._begin(path)
+            elif not is_through or not path.pending:
                 self._forget(path)
             future.release()
 

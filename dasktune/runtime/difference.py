@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 from typing import Any, TypeAlias
 
 from dasktune.errors import StageError
@@ -18,6 +19,8 @@ _Object: TypeAlias = Any
 """Whatever a state or a trainable may hold."""
 
 _MAX_DEPTH = 12
+_MOST_COUNTED = 1_000_000
+"""Elements of an array that are compared one by one, for the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ def _how(a: _Object, b: _Object) -> str:
         return " in one, ".join(f"{dtype} of shape {shape}" for dtype, shape in kinds) + (
             " in the other"
         )
+    if prod(a.shape) > _MOST_COUNTED:
+        return "other values"
     with suppress(Exception):  # a dtype without arithmetic
         left, right = _flat(a), _flat(b)
         pairs = list(zip(left, right, strict=True))

@@ -46,6 +46,29 @@ def shielded_generators() -> Iterator[None]:
                 torch.cuda.set_rng_state_all(cuda_states)
 
 
+def keep_libraries_off(*packages: str) -> None:
+    """Let libraries that draw on other threads draw from a generator of their own.
+
+    At each heartbeat a Dask worker's event loop measures the size of a message by a sample of it,
+    drawn from Python's global generator: in the middle of a step that would change its result.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages and vars(module).get("random") is random:
+            vars(module)["random"] = _LIBRARIES
+
+
+def _unshared() -> ModuleType:
+    """Return the module `random` with another generator behind its functions."""
+    module, generator = ModuleType("random"), random.Random()
+    for name, thing in vars(random).items():
+        is_method = isinstance(getattr(thing, "__self__", None), random.Random)
+        setattr(module, name, getattr(generator, name) if is_method else thing)
+    return module
+
+
+_LIBRARIES = _unshared()
+
+
 def _loaded(name: str) -> ModuleType | None:
     return sys.modules.get(name)
 

@@ -4,12 +4,14 @@ The user's own modules travel by value, so neither the Dask scheduler nor a work
 import them; installed packages travel by name.
 """
 
+import io
+import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import cast
 
 import cloudpickle
@@ -27,6 +29,11 @@ class Payload:
     content: bytes
     digest: Digest
     """SHA-256 of the content: workers keep what they have by it."""
+    local: "_Local | None" = field(default=None, compare=False, repr=False)
+    """The same for this process only; it does not travel."""
+
+    def __reduce__(self) -> tuple[type["Payload"], tuple[bytes, Digest]]:
+        return Payload, (self.content, self.digest)
 
 
 def pack(trainable: Trainable) -> Payload:
@@ -38,17 +45,64 @@ def pack(trainable: Trainable) -> Payload:
     with travelling_by_value():
         try:
             content = cloudpickle.dumps(trainable)
+            local = _Local.of(trainable)
         except Exception as error:
             raise InvalidStudyError(
                 f"trainable {type(trainable).__qualname__} cannot be sent to workers: {error}; "
                 "build what cannot travel in setup()"
             ) from error
-    return Payload(content, Digest(sha256(content).hexdigest()))
+    return Payload(content, Digest(sha256(content).hexdigest()), local)
 
 
 def unpack(payload: Payload) -> Trainable:
-    """Return a fresh instance of the trainable."""
+    """Return a fresh instance of the trainable; where it was packed, of the user's own class.
+
+    Unpickling there what was pickled by value would put copies of its methods into the user's
+    class, which have other globals and no source file.
+    """
+    if payload.local is not None:
+        return payload.local.unpack()
     return cast("Trainable", cloudpickle.loads(payload.content))
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """Training code for the process that it is in: data is copied, code is what it is."""
+
+    content: bytes
+    code: list[object]
+    """Classes, functions and modules, by number in the content."""
+
+    @staticmethod
+    def of(trainable: Trainable) -> "_Local":
+        file = io.BytesIO()
+        pickler = _ByReference(file)
+        pickler.dump(trainable)
+        return _Local(file.getvalue(), list(pickler.code.values()))
+
+    def unpack(self) -> Trainable:
+        unpickler = _FromReference(io.BytesIO(self.content))
+        unpickler.code = self.code
+        return cast("Trainable", unpickler.load())
+
+
+class _ByReference(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.code: dict[int, object] = {}
+
+    def persistent_id(self, thing: object) -> int | None:
+        if not isinstance(thing, type | FunctionType | ModuleType):
+            return None
+        self.code.setdefault(id(thing), thing)
+        return list(self.code).index(id(thing))
+
+
+class _FromReference(pickle.Unpickler):
+    code: list[object]
+
+    def persistent_load(self, number: int) -> object:
+        return self.code[number]
 
 
 @contextmanager

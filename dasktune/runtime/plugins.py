@@ -11,6 +11,7 @@ from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
 
+from dasktune.runtime.generators import keep_libraries_off
 from dasktune.runtime.leases import Leases, Message, Resources
 from dasktune.runtime.payload import Payload
 from dasktune.runtime.task import PAYLOADS, mend_allocator
@@ -133,6 +134,7 @@ class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no ty
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002
         """Put the training code where tasks look for it."""
+        keep_libraries_off("dask", "distributed", "tornado")
         PAYLOADS.update(self._payloads)
         if self._mends:
             mend_allocator()

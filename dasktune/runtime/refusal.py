@@ -63,7 +63,10 @@ def refuse_what_cannot_travel(trainable: object) -> None:
         if isinstance(found, int) and found <= LIMIT_BYTES:
             return
         refusal = _RefusalError(None, _too_large(found)) if isinstance(found, int) else found
-        place = path_to(trainable, refusal.thing) or _holder(trainable, refusal)
+        place = ""
+        if refusal.thing is not None:
+            place = path_to(trainable, refusal.thing)
+        place = place or _holder(trainable, refusal)
     raise InvalidStudyError(_sentence(place, refusal)) from refusal.__cause__
 
 

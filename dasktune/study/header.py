@@ -104,13 +104,13 @@ def _branch(option: object, stop: Step) -> str:
 
 
 def _table(function: Schedule, stop: Step) -> str:
+    """Write a function of the step with its values, or with its name only if it lacks some."""
+    name = repr(function.text)
     try:
         values = dict(function.changes(0, stop))
     except InvalidStudyError:  # it has no answer for steps that nobody may ever ask for
-        return function.text
-    return (
-        f"function({function.text!r}, {values})" if len(values) <= _MOST_VALUES else function.text
-    )
+        return f"function({name})"
+    return f"function({name}, {values})" if len(values) <= _MOST_VALUES else f"function({name})"
 
 
 # --- reading
@@ -142,7 +142,8 @@ def changes_since(line: str, studies: Sequence[Study]) -> tuple[str, ...]:
     words: list[str] = []
     with suppress(*_UNREADABLE):
         for old, new in zip(json.loads(line)["studies"], now, strict=False):
-            words += _differences(old, new, str(new["name"]))
+            known = {key: new[key] for key in old.keys() & new.keys()}
+            words += _differences({key: old[key] for key in known}, known, str(new["name"]))
     return tuple(words)
 
 
@@ -236,8 +237,10 @@ def _is_of_spaces(thing: object) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("dasktune.space.")
 
 
-def _function(name: str, values: Mapping[int, object]) -> Schedule:
+def _function(name: str, values: Mapping[int, object] | None = None) -> Schedule:
     """Return a function of the step that has a name, and gives these values."""
+    if values is None:
+        raise ValueError(f"the values of the function {name} are not written down")
     return FunctionSchedule(_Tabulated(name, Piecewise(values)))
 
 

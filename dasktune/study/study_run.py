@@ -7,6 +7,7 @@ are the core's.
 from collections.abc import Mapping, Sequence
 from math import nan
 
+from dasktune.errors import InvalidStudyError
 from dasktune.plan.prefix_tree import PlannedTrial
 from dasktune.plan.search_plan import Answer, SearchPlan
 from dasktune.samplers.sampler import SamplerContext
@@ -21,7 +22,7 @@ from dasktune.study.commands import (
     StudyStatus,
 )
 from dasktune.study.study import Study
-from dasktune.trial import Ending, Report, TrialId, TrialStatus
+from dasktune.trial import Ending, Report, Request, TrialId, TrialStatus
 from dasktune.tuners.tuner import TunerContext
 from dasktune.units import Step
 
@@ -149,12 +150,27 @@ class StudyRun:
                 self._obey(self._tuner.end(request.trial, TrialStatus.STOPPED), commands)
                 continue
             record = self.trials[request.trial]
+            self._check(request, record)
             record.status = TrialStatus.WAITING
             record.asked = request.step
             self._n_waiting += 1
             commands.append(AskTrial(trial=record.id, step=request.step, reason=request.reason))
             answers += self._plan.request(record.planned, request.step, request.report_steps)
         return answers
+
+    def _check(self, request: Request, record: TrialRecord) -> None:
+        """Refuse a request that no tuner may make: a study would wait for its answer for ever."""
+        status, last = record.status, self.study.max_steps
+        if status.is_final or status is TrialStatus.WAITING:
+            problem = f"is {status.value}"
+        elif not record.asked < request.step <= last:
+            problem = f"was asked to step {record.asked} before, of {last} at most"
+        else:
+            return
+        raise InvalidStudyError(
+            f"{self.study.tuner} asks for trial {request.trial} to step {request.step}, but it "
+            f"{problem}; a tuner asks for a living trial, once for each later step"
+        )
 
     # --- hearing ------------------------------------------------------------------------------
 

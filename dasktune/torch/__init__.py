@@ -1,5 +1,5 @@
 """Train a torch module as a Trainable: a supervised loop, filled in from a few hooks."""
 
-from dasktune.torch.trainable import HyperParameters, TorchTrainable
+from dasktune.torch.trainable import TorchTrainable
 
-__all__ = ["HyperParameters", "TorchTrainable"]
+__all__ = ["TorchTrainable"]

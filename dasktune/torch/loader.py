@@ -19,7 +19,7 @@ from dasktune.torch.batches import Batch
 from dasktune.torch.randomness import seeded
 
 Content: TypeAlias = Any
-"""What the user's data set and `collate` make: mostly tensors in tuples, lists or dicts."""
+"""What the user's data and hooks hand to one another: mostly tensors in tuples, lists or dicts."""
 
 
 class Samples(Protocol):

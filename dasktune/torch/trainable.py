@@ -19,16 +19,13 @@ from dasktune.torch import answers
 from dasktune.torch.batches import evaluation_batches, training_batches
 from dasktune.torch.datasets import kept, origin
 from dasktune.torch.evaluation import evaluating, joined
-from dasktune.torch.loader import Knobs, Loader, Samples
+from dasktune.torch.loader import Content, Knobs, Loader, Samples
 from dasktune.torch.loop import Loop, repeatable_convolutions
 from dasktune.torch.randomness import derived_seed, seeded
 from dasktune.units import Step
 
 HyperParameters: TypeAlias = Mapping[str, Any]
 """Values of one step by name."""
-
-Content: TypeAlias = Any
-"""What the user's data, model and hooks hand to one another; mostly tensors."""
 
 _DATA_SEED = derived_seed("dasktune-data-1")
 
@@ -200,16 +197,16 @@ class TorchTrainable(ABC):
         batches = evaluation_batches(
             loader.n_samples, answers.count(self.eval_batch_size, "eval_batch_size")
         )
-        with evaluating(loop.module), repeatable_convolutions(), loop.autocast():
-            pairs = [
-                answers.pair(
-                    self.eval_batch(loop.module, self.to_device(batch, loop.device)),
-                    "what eval_batch() returns",
-                )
-                for batch in loader.batches(batches)
-            ]
+        pairs = []
+        with evaluating(loop.module), repeatable_convolutions():
+            for batch in loader.batches(batches):
+                moved = self.to_device(batch, loop.device)
+                with loop.autocast():
+                    pair = self.eval_batch(loop.module, moved)
+                pairs.append(answers.pair(pair, "what eval_batch() returns"))
             outputs, targets = (joined(pieces) for pieces in zip(*pairs, strict=True))
-            return self.metrics(outputs, targets)
+            with loop.autocast():
+                return self.metrics(outputs, targets)
 
     @final
     def state_dict(self) -> dict[str, object]:

@@ -1,0 +1,204 @@
+from math import inf, nan
+from random import Random as Generator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dasktune as dt
+from dasktune.trial import Report, TrialStatus
+from dasktune.tuners.rungs import Ties
+from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
+from tests.contracts import Ask, End, Play, TunerContract
+from tests.scheduling.untrained import Untrained
+
+rules: st.SearchStrategy[Ties] = st.sampled_from(["number", "spread"])
+
+
+@st.composite
+def ashas(draw: st.DrawFn) -> dt.ASHA:
+    least = draw(st.integers(1, 4))
+    return dt.ASHA(
+        min_steps=least,
+        max_steps=draw(st.integers(least, 40)),
+        reduction_factor=draw(st.sampled_from([1.5, 2, 3, 4, 100])),
+        ties=draw(rules),
+    )
+
+
+class TestAshaIsATuner(TunerContract):
+    @staticmethod
+    def tuners() -> st.SearchStrategy[Tuner]:
+        return ashas()
+
+
+class Rungs:
+    """Who may be promoted, worked out anew at each ask from all that was told."""
+
+    def __init__(self, tuner: dt.ASHA, n_trials: int) -> None:
+        self.tuner = tuner
+        self.told: list[list[tuple[float, object, int]]] = [[] for _ in tuner.decision_steps]
+        self.promoted: list[set[int]] = [set() for _ in tuner.decision_steps]
+        self.over: set[int] = set()
+        self.waiting: dict[int, int] = {}
+        self.fresh = list(range(n_trials))
+
+    def best(self, rung: int) -> list[int]:
+        """The best floor(n / eta) that have finished a rung, best first."""
+        places = []
+        for at, (score, branch, trial) in enumerate(self.told[rung]):
+            alike = sum((s, b) == (score, branch) for s, b, _ in self.told[rung][:at])
+            spreads = self.tuner.ties == "spread" and branch is not None
+            places.append((-score, alike if spreads else 0, trial))
+        n = int(len(places) / self.tuner.reduction_factor)
+        return [trial for _, _, trial in sorted(places)[:n]]
+
+    def ask(self) -> tuple[int, int] | None:
+        """The next trial and its rung: promoted from the highest rung that allows it, or new."""
+        for rung in reversed(range(len(self.told) - 1)):
+            for trial in self.best(rung):
+                if trial not in self.promoted[rung] and trial not in self.over:
+                    self.promoted[rung].add(trial)
+                    self.waiting[trial] = rung + 1
+                    return trial, rung + 1
+        if self.fresh:
+            self.waiting[self.fresh[0]] = 0
+            return self.fresh.pop(0), 0
+        return None
+
+    def tell(self, report: Report) -> None:
+        rung = self.waiting.pop(report.trial)
+        self.told[rung].append((report.score, report.branch, report.trial))
+
+    def end(self, trial: int) -> None:
+        """Let a trial that was asked count last at its rung, one that was not at the first."""
+        self.over.add(trial)
+        if trial in self.waiting:
+            self.told[self.waiting.pop(trial)].append((-inf, None, trial))
+        elif trial in self.fresh:
+            self.fresh.remove(trial)
+            self.told[0].append((-inf, None, trial))
+
+
+@given(
+    tuner=ashas(),
+    n=st.integers(0, 14),
+    bad=st.sampled_from([0.0, 0.1, 0.4]),
+    rng=st.randoms(use_true_random=False),
+)
+def test_each_ask_gives_the_best_promotable_of_the_highest_rung_or_a_new_trial(
+    tuner: dt.ASHA, n: int, bad: float, rng: Generator
+) -> None:
+    played, rungs = Play(tuner, n, rng, bad=bad).go(), Rungs(tuner, n)
+    for move, answer in zip(played.moves, played.answers, strict=True):
+        match move:
+            case Ask():
+                expected = rungs.ask()
+                steps = [] if expected is None else [tuner.decision_steps[expected[1]]]
+                assert [request.trial for request in answer] == list(expected or ())[:1]
+                assert [request.step for request in answer] == steps  # type: ignore[union-attr]
+            case Report():
+                rungs.tell(move)
+            case End(trial):
+                rungs.end(trial)
+
+
+@given(tuner=ashas(), n=st.integers(0, 99))
+def test_the_outlook_is_that_of_the_synchronous_twin(tuner: dt.ASHA, n: int) -> None:
+    twin = dt.SuccessiveHalving(rungs=tuner.decision_steps, reduction_factor=tuner.reduction_factor)
+    assert tuner.outlook(n) == twin.outlook(n)
+
+
+def started(factor: float, n_trials: int) -> TunerRun:
+    tuner = dt.ASHA(min_steps=1, max_steps=4, reduction_factor=factor)
+    return tuner.start(TunerContext(n_trials=n_trials, seed=0))
+
+
+def asked(run: TunerRun) -> list[tuple[int, int]]:
+    return [(request.trial, request.step) for request in run.ask()]
+
+
+def tell(run: TunerRun, trial: int, score: float, step: int = 1) -> None:
+    run.tell(Report(trial=trial, step=step, metrics={}, score=score, branch=trial))
+
+
+def test_early_winners_can_be_overtaken_so_that_more_than_the_best_part_goes_on() -> None:
+    run = started(2, 4)
+    assert [asked(run) for _ in range(4)] == [[(0, 1)], [(1, 1)], [(2, 1)], [(3, 1)]]
+    tell(run, 0, 1.0)
+    tell(run, 1, 0.0)
+    assert asked(run) == [(0, 2)]
+    tell(run, 2, 2.0)
+    tell(run, 3, 3.0)
+    assert [asked(run) for _ in range(3)] == [[(3, 2)], [(2, 2)], []]
+
+
+def test_a_paused_trial_is_promoted_when_its_rung_has_grown() -> None:
+    run = started(2, 4)
+    for _ in range(4):
+        run.ask()
+    tell(run, 0, 1.0)
+    tell(run, 1, 0.5)
+    assert [asked(run), asked(run)] == [[(0, 2)], []]
+    tell(run, 2, 0.0)
+    assert asked(run) == []
+    tell(run, 3, -1.0)
+    assert [asked(run), asked(run)] == [[(1, 2)], []]
+
+
+def test_the_highest_rung_goes_first() -> None:
+    run = started(2, 6)
+    for _ in range(4):
+        run.ask()
+    tell(run, 0, 4.0)
+    tell(run, 1, 3.0)
+    assert asked(run) == [(0, 2)]
+    tell(run, 2, 2.0)
+    tell(run, 3, 1.0)
+    assert asked(run) == [(1, 2)]
+    tell(run, 0, 0.0, step=2)
+    tell(run, 1, 1.0, step=2)
+    assert asked(run) == [(1, 4)]
+    assert asked(run) == [(4, 1)]
+
+
+def test_fewer_trials_than_the_factor_are_never_promoted() -> None:
+    run = started(3, 2)
+    assert [asked(run), asked(run), asked(run)] == [[(0, 1)], [(1, 1)], []]
+    tell(run, 0, 1.0)
+    tell(run, 1, 1.0)
+    assert asked(run) == []
+
+
+def test_a_request_says_why() -> None:
+    run = started(2, 2)
+    assert run.ask()[0].reason == "begins at the first rung"
+    run.ask()
+    tell(run, 0, 1.0)
+    tell(run, 1, 0.5)
+    assert run.ask()[0].reason == "promoted: among the best 1 of 2 at step 1"
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 7])
+def test_a_trial_that_diverged_with_another_before_it_began_stays_over(n_workers: int) -> None:
+    alike = [dt.step_decay(0.1, factor=0.1, at=[step]) for step in range(3, 9)]
+    study = dt.Study(
+        Untrained(),
+        space={"lr": dt.choice([*alike, 0.5, 0.6, 0.7, 0.8])},
+        sampler=dt.Grid(),
+        tuner=dt.ASHA(min_steps=2, max_steps=18, reduction_factor=3),
+        metric="a",
+        mode="min",
+    )
+
+    def curve(configuration: dt.Configuration, step: int) -> dict[str, float]:
+        lr = configuration.at(0)["lr"]
+        assert isinstance(lr, float)
+        return {"a": nan if lr == 0.1 else lr + step}
+
+    result = dt.simulate(study, dt.World(workers=n_workers, curve=curve))
+    for trial in result.trials[: len(alike)]:
+        assert trial.status is TrialStatus.DIVERGED
+        assert trial.reports == ()
+    assert result.best is not None
+    assert result.best.configuration.at(0) == {"lr": 0.5}
