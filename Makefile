@@ -11,8 +11,8 @@ BIN := .venv/bin
 help: ## Show these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-demo: .venv/.installed ## Simulate a study, with the runtime's dependencies only
-	$(BIN)/python examples/simulate.py
+demo: .venv/.installed ## Tune a small network on handwritten digits, on this computer
+	$(BIN)/python examples/quickstart.py
 
 test: lint ## Run all static checks, then the tests
 	$(BIN)/pytest
@@ -45,7 +45,7 @@ clean: ## Remove all that make has made, .venv too
 		{ echo 'dasktune needs Python 3.11 or newer; name one with: make PYTHON=python3.11' >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
 	touch $@
 
 .venv/.dev-installed: .venv/.installed

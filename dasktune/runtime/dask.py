@@ -197,6 +197,7 @@ class DaskBackend:
                 self._worker_left(WorkerId(news["worker"]))
             case "running":
                 self._others.begin(news["of"], news["path"], news["worker"], news["stages"])
+                self._go_on_after(news["of"], news["path"])
             case "ended":
                 self._others.end(news["of"], news["path"])
                 self._go_on_after(news["of"], news["path"])
@@ -285,16 +286,19 @@ class DaskBackend:
         if covering is None or n_free:
             self._submit(path, n_free)
             return
-        path.waits_for, wanted = covering
+        path.waits_for, _ = covering
         self._send("ended", path=number)  # it is not running after all
-        self._client.run(
-            want_state, wanted, workers=[path.waits_for.worker], wait=False, on_error="ignore"
-        )
+        for foreign, wanted in filter(None, map(self._others.covering, path.unsent)):
+            # Also what is only needed later: the other may be past it by then.
+            self._client.run(
+                want_state, wanted, workers=[foreign.worker], wait=False, on_error="ignore"
+            )
 
-    def _submit(self, path: SentPath) -> None:
+    def _submit(self, path: SentPath, n: int) -> None:
+        """Send the next stages of a path."""
         command = path.command
         previous: Future | None = None
-        for stage in path.unsent:
+        for stage in [path.unsent.popleft() for _ in range(n)]:
             payload = self._payloads[Digest(stage.family.fingerprint)]
             task = Task(
                 topic=self._topic,
@@ -347,6 +351,10 @@ class DaskBackend:
                 self._begin(path)
             elif not is_through or not path.pending:
                 self._forget(path)
+            elif self._others.are_there:
+                left = [stage for stage, _ in path.pending]
+                plain = Foreign.plain(path.command, [*left, *path.unsent])
+                self._send("running", path=number, running=plain)  # no longer what is done
             future.release()
 
     def _forget(self, path: SentPath) -> None:
@@ -361,9 +369,12 @@ class DaskBackend:
     # --- what other drivers run ---------------------------------------------------------------
 
     def _go_on_after(self, topic: str, number: int) -> None:
-        """Go on with the paths that waited for a path of another driver, which has ended."""
+        """Go on with the paths that waited for a path of another driver, which is through there."""
         for path in list(self._paths.values()):
-            if path.waits_for is not None and path.waits_for.is_path(topic, number):
+            if path.waits_for is None or not path.waits_for.is_path(topic, number):
+                continue
+            covering = self._others.covering(path.unsent[0])
+            if covering is None or not covering[0].is_path(topic, number):
                 self._answer_waiting(path, is_stopping=False)
 
     def _answer_waiting(self, path: SentPath, *, is_stopping: bool) -> None:

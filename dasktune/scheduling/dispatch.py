@@ -7,8 +7,7 @@ holds is preferred, and a slot that holds the start of a stage is preferred for 
 from dataclasses import dataclass
 
 from dasktune.plan.paths import PlannedStage, plan_path
-from dasktune.plan.prefix_tree import Vertex
-from dasktune.scheduling.ready_queue import ReadyQueue
+from dasktune.scheduling.ready_queue import ReadyQueue, start_of
 from dasktune.scheduling.scheduler import Scheduler
 from dasktune.scheduling.slots import Slot, Slots
 
@@ -31,12 +30,12 @@ def assign_next(queue: ReadyQueue, slots: Slots, scheduler: Scheduler) -> Assign
     first = queue.first()
     if first is None:
         return None
-    slot = slots.idle_for(_start(first))
+    slot = slots.idle_for(start_of(first))
     if slot is None:
         slot = slots.any_idle()
         if slot.warm is not None:
             first = queue.first_from(slot.warm, scheduler.rank(first)) or first
-    is_warm = slot.warm is not None and slot.warm is _start(first)
+    is_warm = slot.warm is not None and slot.warm is start_of(first)
     reason = scheduler.reason(first)
     return Assignment(
         slot,
@@ -44,9 +43,3 @@ def assign_next(queue: ReadyQueue, slots: Slots, scheduler: Scheduler) -> Assign
         is_warm,
         f"{reason}; the slot still holds its start" if is_warm else reason,
     )
-
-
-def _start(vertex: Vertex) -> Vertex:
-    start = vertex if vertex.is_stored else vertex.parent
-    assert start is not None, "a ready stage starts somewhere"
-    return start

@@ -38,7 +38,8 @@ class ReadyQueue:
         entries = self._by_start.get(start.serial)
         if entries is None:
             return None
-        entry = self._top(entries)
+        while (entry := self._top(entries)) is not None and start_of(entry[2]) is not start:
+            heappop(entries)  # the state it started from was lost, or another one lies between
         if entry is None:
             del self._by_start[start.serial]
             return None
@@ -68,9 +69,7 @@ class ReadyQueue:
                 self._n_pushed += 1
                 entry = (self._scheduler.rank(vertex), self._n_pushed, vertex)
                 heappush(self._all, entry)
-                start = vertex if vertex.is_stored else vertex.parent
-                assert start is not None, "a ready stage starts somewhere"
-                heappush(self._by_start.setdefault(start.serial, []), entry)
+                heappush(self._by_start.setdefault(start_of(vertex).serial, []), entry)
 
     def _top(self, entries: list[_Entry]) -> _Entry | None:
         while entries:
@@ -82,6 +81,13 @@ class ReadyQueue:
     def _is_current(self, entry: _Entry) -> bool:
         rank, _, vertex = entry
         return is_ready(vertex) and rank == self._scheduler.rank(vertex)
+
+
+def start_of(vertex: Vertex) -> Vertex:
+    """Return the state from which the stage to a ready vertex starts."""
+    start = vertex if vertex.is_stored else vertex.parent
+    assert start is not None, "a ready stage starts somewhere"
+    return start
 
 
 def _translated(entries: list[_Entry], vertices: dict[int, Vertex]) -> Iterator[_Entry]:

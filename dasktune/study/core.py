@@ -62,6 +62,7 @@ class StudyCore:
         """Seconds that workers said they were busy."""
         self._queue = ReadyQueue(self.plan, self.scheduler)
         self._in_flight = InFlight(self.plan, self.slots)
+        self._doubtful: set[int] = set()  # paths of which some stage lost its reason
         self._demand = ReportDemand(wants=True, has_idle=False)
         self._answers: deque[Answer] = deque()
         self._commands: list[Command] = []
@@ -131,6 +132,7 @@ class StudyCore:
         twin.slots = self.slots.copy(vertices)
         twin._queue = self._queue.copy(twin.plan, vertices)
         twin._in_flight = self._in_flight.copy(twin.plan, twin.slots, vertices)
+        twin._doubtful = self._doubtful.copy()
         twin._answers = deque()
         twin._commands = []
         return twin
@@ -288,10 +290,7 @@ class StudyCore:
             for run in self.runs:
                 run.end_if_done(self._commands)
         self._release()
-        for number in self.plan.owed.take_unwanted():
-            path = self._in_flight.paths.get(number)
-            if path is not None and not any(is_needed(end) for _, end in path.stages):
-                self._commands += self._in_flight.stop(path, "no trial waits for it any more")
+        self._stop_what_nobody_wants()
         self._return_recalled()
         self._report_demand()
         if self.n_running or self._has_ended:
@@ -300,6 +299,17 @@ class StudyCore:
             self._end_run(f"{self._why_draining}; the same call goes on from here")
         elif all(run.has_ended for run in self.runs):
             self._end_run("all studies have ended")
+
+    def _stop_what_nobody_wants(self) -> None:
+        """Stop the paths of which no stage that is left is needed, now or after later events."""
+        self._doubtful.update(self.plan.owed.take_unwanted())
+        for number in sorted(self._doubtful):
+            path = self._in_flight.paths.get(number)
+            if path is not None and any(is_needed(end) for _, end in path.stages):
+                continue
+            self._doubtful.discard(number)
+            if path is not None:
+                self._commands += self._in_flight.stop(path, "no trial waits for it any more")
 
     def _return_recalled(self) -> None:
         for worker in self.slots.take_returned():
@@ -310,8 +320,7 @@ class StudyCore:
         # Always asked, so that the queue hears of this event now: a mere question would reorder it.
         has_ready = self._queue.first() is not None
         wants = not self._is_draining and (
-            has_ready
-            or any(run.asks_on_demand and run.may_ask for run in self.runs)
+            has_ready or any(run.asks_on_demand and run.may_ask for run in self.runs)
         )
         demand = ReportDemand(wants=wants, has_idle=self.slots.has_idle)
         if demand != self._demand:

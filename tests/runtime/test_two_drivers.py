@@ -1,0 +1,130 @@
+"""Two drivers in processes of their own on one cluster and one store: steps are trained once."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from distributed import Client, SpecCluster
+
+from dasktune.runner import run
+from dasktune.runtime.store import Store
+from tests.runtime.trainables import (
+    Made,
+    Notes,
+    Plan,
+    assert_exact,
+    cluster_of,
+    driving,
+    leased,
+    tasks_of,
+    truth,
+    wait_until,
+)
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SpecCluster]:
+    with cluster_of({}, {}, {}, {}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def plan(tmp_path: Path, cluster: SpecCluster) -> Plan:
+    return Plan(str(tmp_path), str(tmp_path / "store"), cluster.scheduler_address, name="one")
+
+
+def states_of(*plans: Plan) -> dict[str, Made]:
+    """All states on the way of any plan, trained by hand."""
+    states: dict[str, Made] = {}
+    for plan in plans:
+        states |= truth(plan.study())
+    Path(plans[0].folder, "steps").unlink()
+    return states
+
+
+def assert_all_exact(states: dict[str, Made], *plans: Plan) -> None:
+    """The studies have finished, and each answers from the store with what it must."""
+    for plan in plans:
+        result = run(plan.study(), store=plan.store, workers=0)
+        assert result.reason.endswith("trials are over")
+        assert_exact(result, Store(plan.store), states)
+
+
+@pytest.mark.parametrize(
+    ("spaces", "tuner", "n_before"),
+    [
+        (("all", "all"), "full", 0),
+        (("early", "late"), "full", 9),
+        (("all", "all"), "full", 20),
+        (("all", "early"), "halving", 5),
+        (("all", "late"), "asha", 0),
+    ],
+)
+def test_no_step_is_trained_twice(
+    cluster: SpecCluster, plan: Plan, spaces: tuple[str, str], tuner: str, n_before: int
+) -> None:
+    one = replace(plan, space=spaces[0], tuner=tuner, pace_s=0.01)
+    two = replace(one, space=spaces[1], name="two")
+    states = states_of(one, two)
+    notes = Notes(Path(plan.folder))
+    with driving(one) as first:
+        notes.wait_for(n_before)
+        with driving(two) as second:
+            for driver in (*first, *second):
+                assert driver.end().startswith("completed")
+    assert not notes.repeated
+    if tuner == "full":
+        assert len(notes.calls) == len(states)
+    wait_until(lambda: not tasks_of(cluster) and not leased(cluster))
+    assert_all_exact(states, one, two)
+
+
+def test_workers_are_divided_equally_while_both_want_more(
+    cluster: SpecCluster, plan: Plan
+) -> None:
+    one = replace(plan, pace_s=0.1)
+    two = replace(one, name="two", changes={"training_seed": 1})
+    with driving(one):
+        wait_until(lambda: [len(of) for of in leased(cluster).values()] == [4])
+        with driving(two) as second:
+            wait_until(lambda: [len(of) for of in leased(cluster).values()] == [2, 2])
+            assert not set.intersection(*leased(cluster).values())
+            second[0].signal(signal.SIGKILL)
+            wait_until(lambda: [len(of) for of in leased(cluster).values()] == [4])
+
+
+@pytest.mark.parametrize("n_before", [0, 12])
+def test_the_death_of_a_driver_harms_nobody(
+    cluster: SpecCluster, plan: Plan, n_before: int
+) -> None:
+    one = replace(plan, pace_s=0.01)
+    two = replace(one, name="two")
+    states = states_of(one)
+    notes, store = Notes(Path(plan.folder)), Store(plan.store)
+    with Client(cluster) as bystander:
+        mine = bystander.submit(pow, 2, 10, key="mine")
+        scattered = bystander.scatter([1, 2, 3])
+        mine.result()
+        with driving(one) as first:
+            notes.wait_for(n_before)
+            with driving(two) as second:
+                with notes.held(4, 5):
+                    notes.wait_for(1, 4)
+                    wait_until(lambda: len(leased(cluster)) == 2)
+                    first[0].signal(signal.SIGKILL)
+                    assert first[0].end() == "killed"
+                    wait_until(lambda: len(leased(cluster)) == 1)
+                    lost = notes.in_flight({call.pid for call in notes.calls}, store)
+                assert second[0].end().startswith("completed")
+        assert notes.repeated <= lost
+        with driving(one) as again:
+            assert again[0].end().startswith("completed")
+        assert notes.repeated <= lost
+        assert mine.result() == 1024
+        assert bystander.gather(scattered) == [1, 2, 3]
+        wait_until(lambda: not tasks_of(cluster) and not leased(cluster))
+    assert_all_exact(states, one, two)
