@@ -24,9 +24,14 @@ from dasktune.errors import BackendError
 from dasktune.runtime.answers import events_of
 from dasktune.runtime.others import Foreign, Others
 from dasktune.runtime.payload import Payload, travelling_by_value
-from dasktune.runtime.plugins import OPERATION, Sharing, TrainingCode, slot_resources
-from dasktune.runtime.sent import SentPath, outcome_of, task_key
-from dasktune.runtime.stage import floats, latest_stored
+from dasktune.runtime.plugins import (
+    OPERATION,
+    Sharing,
+    TrainingCode,
+    is_alone,
+    slot_resources,
+)
+from dasktune.runtime.sent import Answers, SentPath, answer_from_store, outcome_of, task_key
 from dasktune.runtime.store import Store
 from dasktune.runtime.task import Task, read_proof, run_task, stop_path, want_state
 from dasktune.study.commands import Command, ReportDemand, ReturnWorker, RunPath, StopPath
@@ -34,7 +39,6 @@ from dasktune.study.events import (
     Event,
     Interrupted,
     MetricsReported,
-    StageFinished,
     WorkerJoined,
     WorkerLeft,
     WorkerRecalled,
@@ -96,6 +100,7 @@ class DaskBackend:
         self._paths: dict[int, SentPath] = {}
         self._workers: dict[WorkerId, Mapping[str, float]] = {}
         self._others = Others()
+        self._answers = Answers()
         self._is_cut_off = False
         self._open = ExitStack()
         self._open.enter_context(travelling_by_value())
@@ -115,8 +120,6 @@ class DaskBackend:
             case ReturnWorker():
                 self._workers.pop(command.worker, None)
                 self._send("returned", worker=command.worker)
-            case _:
-                pass  # a decision: nothing is to be done
 
     def next_event(self) -> tuple[Event, Seconds]:
         """Wait for the next event."""
@@ -155,7 +158,7 @@ class DaskBackend:
         batching_s = client.scheduler_comm.interval
         client.scheduler_comm.interval = _BATCHING_S
         self._open.callback(setattr, client.scheduler_comm, "interval", batching_s)
-        mends = self._is_alone() if mends_allocator is None else mends_allocator
+        mends = is_alone(client) if mends_allocator is None else mends_allocator
         by_digest = {payload.digest: payload for payload in self._payloads.values()}
         client.register_plugin(TrainingCode(self._topic, by_digest, mends=mends))
         client.register_plugin(Sharing())
@@ -163,14 +166,6 @@ class DaskBackend:
         self._store.write_proof(self._topic)
         asked = dict(self._resources) if self._resources is not None else None
         self._send("join", resources=asked)
-
-    def _is_alone(self) -> bool:
-        clients = self._client.run_on_scheduler(
-            lambda dask_scheduler: [
-                key for key in dask_scheduler.clients if key != "fire-and-forget"
-            ]
-        )
-        return len(clients) <= 1
 
     def _send(self, verb: str, **facts: Any) -> None:  # noqa: ANN401  (whatever msgpack takes)
         message = {"op": OPERATION, "verb": verb, "topic": self._topic, **facts}
@@ -185,8 +180,13 @@ class DaskBackend:
         match news["kind"]:
             case "report":
                 self._tell(MetricsReported(**news["event"]))
+            case "outcome":
+                self._answers.put(news["path"], news["answer"])
+                self._advance(news["path"])
             case "others":
                 self._others.are_there = True
+                for path in self._paths.values():
+                    self._announce(path)
             case "announced":
                 self._announced(news["path"])
             case "granted":
@@ -267,10 +267,15 @@ class DaskBackend:
 
     def _begin(self, path: SentPath) -> None:
         """Announce what is left of a path; where there are other drivers, wait until they know."""
-        command = path.command
-        self._send("running", path=command.path, running=Foreign.plain(command, path.unsent))
-        if not self._others.are_there:
+        if self._others.are_there:
+            self._announce(path)
+        else:
             self._submit(path, len(path.unsent))
+
+    def _announce(self, path: SentPath) -> None:
+        left = [*(stage for stage, _ in path.pending), *path.unsent]
+        running = Foreign.plain(path.command, left)
+        self._send("running", path=path.command.path, running=running)
 
     def _announced(self, number: int) -> None:
         """Send a path up to where another driver has announced its steps before, or wait there."""
@@ -338,12 +343,16 @@ class DaskBackend:
     def _advance(self, number: int) -> None:
         """Answer the stages of a path that are done, in their order: news of them may overtake."""
         path = self._paths.get(number)
-        while path is not None and path.pending and path.pending[0][1].done():
-            if self._client.status != "running":
+        while path is not None and path.pending:
+            stage, future = path.pending[0]
+            outcome = self._answers.take(number, stage)
+            if outcome is None and not future.done():
+                return
+            if outcome is None and self._client.status != "running":
                 self._look_after_scheduler()  # which has taken its tasks with it
                 return
-            stage, future = path.pending.popleft()
-            outcome = outcome_of(stage, future)
+            outcome = outcome or outcome_of(stage, future)
+            path.pending.popleft()
             for event in events_of(number, stage, outcome):
                 self._tell(event)
             is_through = outcome.error is None and outcome.reached == stage.stop
@@ -352,10 +361,8 @@ class DaskBackend:
             elif not is_through or not path.pending:
                 self._forget(path)
             elif self._others.are_there:
-                left = [stage for stage, _ in path.pending]
-                plain = Foreign.plain(path.command, [*left, *path.unsent])
-                self._send("running", path=number, running=plain)  # no longer what is done
-            future.release()
+                self._announce(path)  # no longer what is done
+            self._answers.let_go(future)
 
     def _forget(self, path: SentPath) -> None:
         self._paths.pop(path.command.path, None)
@@ -363,7 +370,7 @@ class DaskBackend:
         for _, future in path.pending:
             future.release()
         path.pending.clear()
-        if self._client.status == "running":
+        if self._client.status == "running" and self._others.are_there:
             self._send("ended", path=path.command.path)
 
     # --- what other drivers run ---------------------------------------------------------------
@@ -380,20 +387,9 @@ class DaskBackend:
     def _answer_waiting(self, path: SentPath, *, is_stopping: bool) -> None:
         """Tell what the store has by now of the stage that a path waits with, and go on."""
         stage = path.unsent.popleft()
-        found = latest_stored(stage, self._store)
-        is_through = found is not None and found.key == stage.key
-        metrics = floats(found.metrics) if found is not None and is_through else None
-        if is_through and stage.evaluates and metrics is None:
-            is_through, found = False, None  # stored without metrics: to be evaluated
-        self._tell(
-            StageFinished(
-                path=path.command.path,
-                stage=stage.key,
-                reached=stage.start if found is None else found.step,
-                metrics=metrics if stage.evaluates else None,
-                executed_steps=0,
-            )
-        )
+        event = answer_from_store(path.command.path, stage, self._store)
+        is_through = event.reached == stage.stop
+        self._tell(event)
         path.waits_for = None
         if is_through and path.unsent and not is_stopping:
             self._begin(path)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
+from distributed import Client, Scheduler, SchedulerPlugin, Worker, WorkerPlugin
 
 from dasktune.runtime.generators import keep_libraries_off
 from dasktune.runtime.leases import Leases, Message, Resources
@@ -115,6 +115,15 @@ def slot_resources(asked: Resources | None, offered: Resources) -> Resources:
     if asked is not None:
         return asked
     return {"GPU": 1.0} if "GPU" in offered else {}
+
+
+def is_alone(client: Client) -> bool:
+    """Say whether a client is the only one that its cluster has now."""
+    return client.run_on_scheduler(_n_clients) <= 1  # type: ignore[no-any-return]
+
+
+def _n_clients(dask_scheduler: Scheduler) -> int:
+    return sum(key != "fire-and-forget" for key in dask_scheduler.clients)
 
 
 class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no types

@@ -1,15 +1,19 @@
 """What a driver keeps of a path that it has sent to Dask, and how its tasks are named and read."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 from distributed import Future
 
 from dasktune.plan.stage import Stage
 from dasktune.runtime.others import Foreign
-from dasktune.runtime.stage import Outcome
+from dasktune.runtime.stage import Outcome, floats, latest_stored
+from dasktune.runtime.store import Store
 from dasktune.study.commands import RunPath
+from dasktune.study.events import StageFinished
 
 
 @dataclass(slots=True)
@@ -25,6 +29,29 @@ class SentPath:
     """What another driver is running that covers the first steps that are left."""
 
 
+class Answers:
+    """What tasks have published: it is there before Dask says that they are done."""
+
+    def __init__(self) -> None:
+        self._by_stage: dict[tuple[int, str], Mapping[str, Any]] = {}
+        self._futures: deque[Future] = deque()
+
+    def put(self, path: int, answer: Mapping[str, Any]) -> None:
+        """Keep an answer until its turn comes."""
+        self._by_stage[path, answer["key"]] = answer
+
+    def take(self, path: int, stage: Stage) -> Outcome | None:
+        """Return the answer to a stage, if it is there."""
+        answer = self._by_stage.pop((path, stage.key), None)
+        return None if answer is None else Outcome(**answer)
+
+    def let_go(self, future: Future) -> None:
+        """Release a future whose task has answered, once Dask knows that it is done."""
+        self._futures.append(future)
+        while self._futures and self._futures[0].done():
+            self._futures.popleft().release()
+
+
 def outcome_of(stage: Stage, future: Future) -> Outcome:
     """Return what came of a task; one that Dask gave up has done nothing that is known of."""
     if future.status == "finished":
@@ -35,6 +62,22 @@ def outcome_of(stage: Stage, future: Future) -> Outcome:
     if error is None or type(error).__name__ == "KilledWorker":
         return Outcome(key=stage.key, reached=stage.start)
     return Outcome(key=stage.key, reached=stage.start, error=f"{type(error).__name__}: {error}")
+
+
+def answer_from_store(path: int, stage: Stage, store: Store) -> StageFinished:
+    """Return the answer to a stage that somebody else may have trained, or a part of it."""
+    found = latest_stored(stage, store)
+    is_through = found is not None and found.key == stage.key
+    metrics = floats(found.metrics) if found is not None and is_through else None
+    if is_through and stage.evaluates and metrics is None:
+        found = None  # stored without metrics: to be evaluated
+    return StageFinished(
+        path=path,
+        stage=stage.key,
+        reached=stage.start if found is None else found.step,
+        metrics=metrics if stage.evaluates else None,
+        executed_steps=0,
+    )
 
 
 def task_key(topic: str, stage: Stage) -> str:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import get_worker
 
-from dasktune.plan.stage import Stage
 from dasktune.runtime.payload import Payload
 from dasktune.runtime.stage import Hooks, Order, Outcome, Workplace, run_stage
 from dasktune.units import Digest, Step
 
 if TYPE_CHECKING:
+    from dasktune.plan.stage import Stage
     from dasktune.runtime.store import Store
 
 
@@ -63,7 +63,7 @@ def run_task(stage_bytes: bytes, task: Task, previous: Mapping[str, Any] | None)
     """
     stage: Stage = pickle.loads(stage_bytes)
     if previous is not None and not previous["is_through"]:
-        return _plain(stage, Outcome(key=stage.key, reached=stage.start))
+        return {**_plain(Outcome(key=stage.key, reached=stage.start)), "is_through": False}
     worker = get_worker()
 
     def report(step: Step, metrics: Mapping[str, float]) -> None:
@@ -76,7 +76,10 @@ def run_task(stage_bytes: bytes, task: Task, previous: Mapping[str, Any] | None)
     order = Order(stage=stage, payload=PAYLOADS[task.payload], looks_inside=task.looks_inside)
     hooks = Hooks(report=report, should_stop=should_stop, wanted=WANTED)
     outcome = run_stage(order, _workplace(task.store), hooks)
-    return _plain(stage, outcome)
+    # Published as well: news reach the driver several times faster than results of tasks.
+    answer = _plain(outcome)
+    worker.log_event(task.topic, {"kind": "outcome", "path": task.path, "answer": answer})
+    return {**answer, "is_through": outcome.error is None and outcome.reached == stage.stop}
 
 
 async def stop_path(topic: str, path: int) -> None:
@@ -109,7 +112,7 @@ def _workplace(store: bytes) -> Workplace:
     return _WORKPLACES[store]
 
 
-def _plain(stage: Stage, outcome: Outcome) -> dict[str, Any]:
+def _plain(outcome: Outcome) -> dict[str, Any]:
     return {
         "key": outcome.key,
         "reached": outcome.reached,
@@ -120,7 +123,6 @@ def _plain(stage: Stage, outcome: Outcome) -> dict[str, Any]:
         "traceback": outcome.traceback,
         "is_full": outcome.is_full,
         "lost": outcome.lost,
-        "is_through": outcome.error is None and outcome.reached == stage.stop,
     }
 
 

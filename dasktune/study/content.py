@@ -17,7 +17,7 @@ import importlib.util
 import re
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import is_dataclass
 from enum import Enum
@@ -90,11 +90,18 @@ def is_installed_module(name: str) -> bool:
         return False
     if name.partition(".")[0] == "dasktune" or name in sys.builtin_module_names:
         return True
+    top = name.partition(".")[0]
+    if top != name and is_installed_module(top):
+        return True  # some packages make up modules that have no place, or an odd one
     module = sys.modules.get(name)
     if getattr(getattr(module, "__spec__", None), "origin", None) == "frozen":
         return True
-    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-    return any(_is_installed_file(place) for place in places if place)
+    folders = getattr(module, "__path__", ())
+    places = [
+        getattr(module, "__file__", None),
+        *(folders if isinstance(folders, Iterable) else ()),
+    ]
+    return any(_is_installed_file(place) for place in places if isinstance(place, str))
 
 
 def is_installed_class(cls: type) -> bool:

@@ -5,6 +5,7 @@ are the core's.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import nan
 
 from dasktune.errors import InvalidStudyError
@@ -30,7 +31,10 @@ from dasktune.units import Step
 class TrialRecord:
     """A trial, what it was asked and what it reported."""
 
-    __slots__ = ("asked", "configuration", "id", "planned", "reason", "reports", "status")
+    __slots__ = (
+        "asked", "configuration", "held", "id", "n_reports_due", "planned", "reason", "reports",
+        "status",
+    )  # fmt: skip
 
     def __init__(self, trial: TrialId, configuration: Configuration, planned: PlannedTrial) -> None:
         self.id = trial
@@ -40,12 +44,16 @@ class TrialRecord:
         self.reason = ""
         self.asked: Step = 0
         self.reports: list[Report] = []
+        self.n_reports_due = 0  # reports in passing that it has not heard
+        self.held: Answer | None = None  # what it asked for, known before those
 
     def copy(self, planned: PlannedTrial) -> "TrialRecord":
         """Return a record that goes on from here by itself."""
         twin = TrialRecord(self.id, self.configuration, planned)
         twin.status, twin.reason, twin.asked = self.status, self.reason, self.asked
-        twin.reports = self.reports.copy()
+        twin.reports, twin.n_reports_due = self.reports.copy(), self.n_reports_due
+        if self.held is not None:
+            twin.held = replace(self.held, trial=planned)
         return twin
 
 
@@ -153,6 +161,7 @@ class StudyRun:
             self._check(request, record)
             record.status = TrialStatus.WAITING
             record.asked = request.step
+            record.n_reports_due = len(request.report_steps)
             self._n_waiting += 1
             commands.append(AskTrial(trial=record.id, step=request.step, reason=request.reason))
             answers += self._plan.request(record.planned, request.step, request.report_steps)
@@ -193,11 +202,19 @@ class StudyRun:
                 commands,
             )
             return
+        is_in_passing = answer.step != record.asked
+        if record.n_reports_due and not is_in_passing:
+            record.held = answer  # the last report comes last, also where it is known first
+            return
+        record.n_reports_due -= is_in_passing
         score = self.study.score(answer.metrics)
         if score is None:
             self._diverge(answer, commands)
         else:
             self._report(record, answer, answer.metrics, score, commands)
+        if record.held is not None and not record.n_reports_due:
+            held, record.held = record.held, None
+            self.hear(held, commands)
 
     def _report(
         self,

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SpecCluster]:
-    with cluster_of({}, {}, {}, {}) as cluster:
+    with cluster_of({"mine": 1}, {}, {}, {}) as cluster:
         yield cluster
 
 
@@ -60,11 +60,12 @@ def assert_all_exact(states: dict[str, Made], *plans: Plan) -> None:
         (("all", "all"), "full", 0),
         (("early", "late"), "full", 9),
         (("all", "all"), "full", 20),
+        (("all", "all"), "asha", 5),
         (("all", "early"), "halving", 5),
         (("all", "late"), "asha", 0),
     ],
 )
-def test_no_step_is_trained_twice(
+def test_a_step_that_both_want_is_trained_once(
     cluster: SpecCluster, plan: Plan, spaces: tuple[str, str], tuner: str, n_before: int
 ) -> None:
     one = replace(plan, space=spaces[0], tuner=tuner, pace_s=0.01)
@@ -76,10 +77,35 @@ def test_no_step_is_trained_twice(
         with driving(two) as second:
             for driver in (*first, *second):
                 assert driver.end().startswith("completed")
-    assert not notes.repeated
+    # Schedules part at step 6 in one space only: the other's stage may have passed it already when
+    # it was asked to commit there.
+    allowed = {5} if spaces[0] != spaces[1] else set()
+    assert {t for t, *_ in notes.repeated} <= allowed
     if tuner == "full":
-        assert len(notes.calls) == len(states)
+        assert notes.n_distinct == len(states)
     wait_until(lambda: not tasks_of(cluster) and not leased(cluster))
+    assert_all_exact(states, one, two)
+
+
+def test_the_scheduler_knows_what_a_silent_driver_runs(cluster: SpecCluster, plan: Plan) -> None:
+    one = replace(plan, space="early", resources={"mine": 1})
+    two = replace(plan, name="two", space="early", pace_s=one.pace_s)
+    states = states_of(one)
+    notes = Notes(Path(plan.folder))
+    with driving(one) as first:
+        with notes.held(1):
+            notes.wait_for(1, 1)
+            first[0].signal(signal.SIGSTOP)
+            with driving(two) as second:
+                wait_until(lambda: len(leased(cluster)) == 2)
+                wait_until(lambda: sum(map(len, leased(cluster).values())) == 4)
+                wait_until(lambda: second[0].waits(cluster) or len(notes.calls) > 2)
+                assert len(notes.calls) == 2
+                first[0].signal(signal.SIGCONT)
+        assert first[0].end().startswith("completed")
+    with driving(two) as second:
+        assert second[0].end().startswith("completed")
+    assert not notes.repeated
     assert_all_exact(states, one, two)
 
 
