@@ -202,16 +202,16 @@ class StudyRun:
                 commands,
             )
             return
+        score = self.study.score(answer.metrics)
+        if score is None:
+            self._diverge(answer, commands)
+            return
         is_in_passing = answer.step != record.asked
         if record.n_reports_due and not is_in_passing:
             record.held = answer  # the last report comes last, also where it is known first
             return
         record.n_reports_due -= is_in_passing
-        score = self.study.score(answer.metrics)
-        if score is None:
-            self._diverge(answer, commands)
-        else:
-            self._report(record, answer, answer.metrics, score, commands)
+        self._report(record, answer, answer.metrics, score, commands)
         if record.held is not None and not record.n_reports_due:
             held, record.held = record.held, None
             self.hear(held, commands)
