@@ -64,18 +64,6 @@ def diverging(configuration: dt.Configuration, step: int) -> dict[str, float]:
     return {"accuracy": value, "loss": 1 - value}
 
 
-def without_warmup(study: Study) -> Study:
-    """The same study on a space whose prefixes part at other steps."""
-    space: dict[str, object] = {
-        "lr": dt.choice([0.1, *[dt.step_decay(0.1, factor=0.1, at=at) for at in ([3], [3, 6], [6])],
-                         lambda t: 0.1 if t < 4 else 0.2, dt.cosine(0.1, 8)]),
-        "momentum": dt.choice([0.9, dt.piecewise({0: 0.9, 5: 0.95})]),
-    }  # fmt: skip
-    kept = ("tuner", "metric", "mode", "sampler", "n_trials", "seed", "training_seed", "name",
-            "retries", "max_failures")  # fmt: skip
-    return Study(study.trainable, space=space, **{name: getattr(study, name) for name in kept})
-
-
 def followed(studies: list[Study], world: dt.World) -> tuple[Progress, StudyCore, list[Answered]]:
     core, progress, timeline = StudyCore(studies), Progress(studies), Timeline()
     answered: list[Answered] = []
@@ -111,7 +99,7 @@ def assert_agrees(progress: Progress, core: StudyCore) -> None:
 @pytest.mark.parametrize("seed", range(100))
 def test_counts_are_those_of_the_core(seed: int) -> None:
     rng = Generator(seed)
-    studies = [without_warmup(study) for study in random_studies(rng)]
+    studies = random_studies(rng)
 
     progress, core, answered = followed(studies, random_world(rng))
 
@@ -140,7 +128,7 @@ def brute_owed(progress: Progress) -> int:
 @pytest.mark.parametrize("seed", range(20))
 def test_owed_is_never_less_than_what_nobody_has_done(seed: int) -> None:
     rng = Generator(seed)
-    studies = [without_warmup(study) for study in random_studies(rng)]
+    studies = random_studies(rng)
     core, progress = StudyCore(studies), Progress(studies)
 
     def record(at_s: Seconds, event: Event, commands: tuple[Command, ...]) -> None:

@@ -13,8 +13,9 @@ What Dask's defaults get wrong for training is set right here, on clusters that 
 
 import logging
 import os
+import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dask
@@ -73,7 +74,19 @@ def local_workers(n_workers: int | None = None) -> Iterator[Client]:
                 'if __name__ == "__main__":, since workers import the script'
             ) from error
         with cluster, Client(cluster) as client:
-            yield client
+            try:
+                yield client
+            except KeyboardInterrupt:
+                _kill(cluster)  # closing in order would wait for what the workers are doing
+                raise
+
+
+def _kill(cluster: SpecCluster) -> None:
+    for nanny in cluster.workers.values():
+        process = getattr(nanny, "process", None)
+        if process is not None and process.pid:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
 
 
 def visible_gpus(environment: Mapping[str, str], driver_folder: Path) -> list[str]:

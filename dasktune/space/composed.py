@@ -151,5 +151,7 @@ def join(
 
 def _shifted(schedule: Schedule, start: int, stop: int, begin: int) -> Iterator[int]:
     """Give the possible changes of a part that begins at `begin`, in steps of the whole."""
+    if start >= stop:
+        return
     for step in schedule._steps(start - begin, stop - begin):
         yield step + begin

@@ -58,6 +58,15 @@ def test_changes_are_the_steps_at_which_the_value_differs(
 
 
 @given(schedules)
+def test_changes_up_to_any_step_are_the_first_of_all_changes(schedule: Schedule) -> None:
+    everything = typed(schedule.changes(0, HORIZON))
+    for stop in range(HORIZON):
+        before = [change for change in everything if change[0] < stop]
+        assert typed(schedule.changes(0, stop)) == before
+        assert typed(schedule.changes(stop, HORIZON)) == everything[len(before) :]
+
+
+@given(schedules)
 def test_changes_from_zero_tell_the_whole_schedule(schedule: Schedule) -> None:
     again = piecewise(dict(schedule.changes(0, HORIZON)))
     assert values_of(again) == values_of(schedule)
