@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dasktune.study.collector import rare_full_collections
 from dasktune.study.commands import Command
 from dasktune.study.core import StudyCore
 from dasktune.study.events import Event, Resumed, StudyStarted
@@ -33,10 +34,11 @@ def drive(
         for command in commands:
             backend.perform(command)
 
-    if resumes:
-        take(Resumed(), core.now)
-    for run in core.runs:
-        if run.status is None:
-            take(StudyStarted(study=run.index), core.now)
-    while not core.is_over:
-        take(*backend.next_event())
+    with rare_full_collections():
+        if resumes:
+            take(Resumed(), core.now)
+        for run in core.runs:
+            if run.status is None:
+                take(StudyStarted(study=run.index), core.now)
+        while not core.is_over:
+            take(*backend.next_event())
