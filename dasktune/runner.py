@@ -145,7 +145,9 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
             stack.enter_context(interrupts(interrupt))
 
             def record(at_s: Seconds, event: Event, commands: tuple[Command, ...]) -> None:
-                journal.append(*header, write_entry(at_s, event, commands))
+                # Before it is acted on; to the disk while the workers act: a power failure in
+                # between loses decisions, and no state.
+                journal.write(*header, write_entry(at_s, event, commands))
                 header.clear()
                 timeline.record(at_s, event, commands)
                 watch.take(timeline.entries[-1])
@@ -154,7 +156,7 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
                 for loss in room.after(event, core):
                     backend.inject(loss)
 
-            drive(core, backend, record, resumes=bool(timeline.entries))
+            drive(core, backend, record, resumes=bool(timeline.entries), settled=journal.sync)
             room.pin_best(core)
             if core.why_stopped not in (None, BY_USER):
                 raise BackendError(f"{core.why_stopped}, then make the same call again")

@@ -8,10 +8,12 @@ cancelled, only released: a cancelled key can strike whoever submits it next.
 Everything that happens on Dask's threads is put into one queue, and taken in on the driver's.
 """
 
+import asyncio
 import logging
 import pickle
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future as Proof
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -99,6 +101,7 @@ class DaskBackend:
         self._events: deque[tuple[Event, Seconds]] = deque()
         self._paths: dict[int, SentPath] = {}
         self._workers: dict[WorkerId, Mapping[str, float]] = {}
+        self._proving: set[WorkerId] = set()
         self._others = Others()
         self._answers = Answers()
         self._is_cut_off = False
@@ -142,6 +145,7 @@ class DaskBackend:
         """Let go of all tasks and of what was added to the cluster; the client stays open."""
         for path in list(self._paths.values()):
             self._forget(path)
+        self._answers.sweep(everything=True)
         if self._client.status == "running":
             self._send("leave")
             self._client.unsubscribe_topic(self._topic)
@@ -185,8 +189,6 @@ class DaskBackend:
                 self._advance(news["path"])
             case "others":
                 self._others.are_there = True
-                for path in self._paths.values():
-                    self._announce(path)
             case "announced":
                 self._announced(news["path"])
             case "granted":
@@ -214,7 +216,7 @@ class DaskBackend:
         if not self._is_cut_off:
             self._is_cut_off = True
             logger.warning("the Dask scheduler does not answer; waiting for it to come back")
-            for worker in list(self._workers):
+            for worker in [*self._proving, *self._workers]:
                 self._worker_left(worker)
         if status == "closed":
             raise BackendError(
@@ -225,25 +227,39 @@ class DaskBackend:
     # --- workers ------------------------------------------------------------------------------
 
     def _granted(self, worker: WorkerId) -> None:
-        offered = self._client.sync(self._client.scheduler.identity)["workers"].get(worker)
-        if offered is None:
-            return  # it has gone again: the news of that is on its way
-        if not self._shares_store(worker):
-            return
-        self._workers[worker] = slot_resources(self._resources, offered.get("resources") or {})
-        # One slot a process, whatever its threads: the global generators are the process's.
-        self._tell(WorkerJoined(worker=worker))
+        """Let a worker prove that it reads what this driver wrote; do not wait for it."""
+        self._proving.add(worker)
+        proof = asyncio.run_coroutine_threadsafe(
+            self._proof_of(worker), self._client.loop.asyncio_loop
+        )
+        proof.add_done_callback(lambda _: self._news.put(lambda: self._proved(worker, proof)))
 
-    def _shares_store(self, worker: WorkerId) -> bool:
-        """Let a worker prove that it reads what this driver wrote; else it gets no stages."""
+    async def _proof_of(self, worker: WorkerId) -> Mapping[str, float] | None:
+        """Return the resources of a worker that shares the store; None if it is gone."""
+        offered = (await self._client.scheduler.identity())["workers"].get(worker)
+        if offered is None:
+            return None
+        await self._client._run(read_proof, self._store_bytes, self._topic, workers=[worker])
+        return offered.get("resources") or {}
+
+    def _proved(self, worker: WorkerId, proof: Proof[Mapping[str, float] | None]) -> None:
+        if worker not in self._proving:
+            return
+        self._proving.discard(worker)
         try:
-            self._client.run(read_proof, self._store_bytes, self._topic, workers=[worker])
+            offered = proof.result()
         except BackendError as error:
             logger.warning("worker %s is left out: %s", worker, error)
             if not self._workers:
                 raise
-            return False
-        return True
+            return
+        except OSError as error:  # it is gone, or going
+            logger.warning("worker %s is left out, since it does not answer: %s", worker, error)
+            return
+        if offered is not None:
+            self._workers[worker] = slot_resources(self._resources, offered)
+            # One slot a process, whatever its threads: the global generators are the process's.
+            self._tell(WorkerJoined(worker=worker))
 
     def _recall(self, *, only_idle: bool) -> None:
         busy = {path.command.worker for path in self._paths.values()}
@@ -256,6 +272,7 @@ class DaskBackend:
             self._tell(WorkerRecalled(worker=next(reversed(self._workers))))
 
     def _worker_left(self, worker: WorkerId) -> None:
+        self._proving.discard(worker)
         if self._workers.pop(worker, None) is None:
             return
         for path in list(self._paths.values()):
@@ -267,9 +284,8 @@ class DaskBackend:
 
     def _begin(self, path: SentPath) -> None:
         """Announce what is left of a path; where there are other drivers, wait until they know."""
-        if self._others.are_there:
-            self._announce(path)
-        else:
+        self._announce(path)  # also when alone: who joins is told by the scheduler, at once
+        if not self._others.are_there:
             self._submit(path, len(path.unsent))
 
     def _announce(self, path: SentPath) -> None:
@@ -317,7 +333,7 @@ class DaskBackend:
                 cloudpickle.dumps(stage),
                 task,
                 previous,
-                key=task_key(self._topic, stage),
+                key=task_key(self._topic, command.path, stage),
                 workers=[command.worker] if previous is None else None,
                 resources=dict(self._workers.get(command.worker, {})) or None,
                 pure=False,
@@ -370,7 +386,7 @@ class DaskBackend:
         for _, future in path.pending:
             future.release()
         path.pending.clear()
-        if self._client.status == "running" and self._others.are_there:
+        if self._client.status == "running":
             self._send("ended", path=path.command.path)
 
     # --- what other drivers run ---------------------------------------------------------------

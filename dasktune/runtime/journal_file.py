@@ -39,6 +39,17 @@ class Journal(Protocol):
             BackendError: They could not be written; the journal is as it was.
         """
 
+    def write(self, *lines: str) -> None:
+        """Append lines; the writer's death can't take them back, a power failure before `sync` can.
+
+        Raises:
+            InvalidStudyError: A line has a line break or a null character in it.
+            BackendError: They could not be written; the journal is as it was.
+        """
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+
     def lines(self) -> Iterator[str]:
         """Yield the lines without their ends; nothing if there is no journal."""
 
@@ -56,12 +67,26 @@ class FileJournal:
 
     def append(self, *lines: str) -> None:
         """Append lines, all with one sync; they are durable when it returns."""
+        self._append(lines, is_durable=True)
+
+    def write(self, *lines: str) -> None:
+        """Append lines; the writer's death cannot take them back, a power failure can."""
+        self._append(lines, is_durable=False)
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        if self._descriptor is not None:
+            with disk_errors("append to", self._path):
+                _sync(self._descriptor)
+
+    def _append(self, lines: tuple[str, ...], *, is_durable: bool) -> None:
         data = _joined(lines)
         with disk_errors("append to", self._path):
             descriptor = self._opened()
             try:
                 write_all(descriptor, memoryview(data))
-                _sync(descriptor)
+                if is_durable:
+                    _sync(descriptor)
             except OSError:
                 # What went out is cut off again, else the next line would continue a torn one.
                 os.ftruncate(descriptor, self._size)
@@ -135,6 +160,13 @@ class SegmentJournal:
                 )
             self._medium.put(name, data)
         self._number, self._content, self._begun = number, data, None
+
+    def write(self, *lines: str) -> None:
+        """Append lines: what an object store has taken is durable."""
+        self.append(*lines)
+
+    def sync(self) -> None:
+        """Do nothing: what was written is durable."""
 
     def lines(self) -> Iterator[str]:
         """Yield the lines without their ends; nothing if there is no journal."""

@@ -7,10 +7,12 @@ import them; installed packages travel by name.
 import io
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from threading import Lock
 from types import FunctionType, ModuleType
 from typing import cast
 
@@ -110,9 +112,28 @@ def travelling_by_value() -> Iterator[None]:
     """Let what is pickled inside carry the user's own modules with it."""
     with ExitStack() as stack:
         for module in _user_modules():
-            cloudpickle.register_pickle_by_value(module)
-            stack.callback(cloudpickle.unregister_pickle_by_value, module)
+            _begin_by_value(module)
+            stack.callback(_end_by_value, module)
         yield
+
+
+def _begin_by_value(module: ModuleType) -> None:
+    with _lock:
+        _by_value[module.__name__] += 1
+        if _by_value[module.__name__] == 1:
+            cloudpickle.register_pickle_by_value(module)
+
+
+def _end_by_value(module: ModuleType) -> None:
+    with _lock:
+        _by_value[module.__name__] -= 1
+        if not _by_value[module.__name__]:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+_by_value: Counter[str] = Counter()
+"""How many contexts a module travels by value in: they overlap where studies run in threads."""
+_lock = Lock()
 
 
 def _user_modules() -> list[ModuleType]:

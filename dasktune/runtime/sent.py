@@ -34,7 +34,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._by_stage: dict[tuple[int, str], Mapping[str, Any]] = {}
-        self._futures: deque[Future] = deque()
+        self._futures: list[Future] = []
 
     def put(self, path: int, answer: Mapping[str, Any]) -> None:
         """Keep an answer until its turn comes."""
@@ -48,8 +48,16 @@ class Answers:
     def let_go(self, future: Future) -> None:
         """Release a future whose task has answered, once Dask knows that it is done."""
         self._futures.append(future)
-        while self._futures and self._futures[0].done():
-            self._futures.popleft().release()
+        self.sweep()
+
+    def sweep(self, *, everything: bool = False) -> None:
+        """Release the futures that are done; at the end all, as some never will be."""
+        futures, self._futures = self._futures, []
+        for future in futures:
+            if everything or future.done():
+                future.release()
+            else:
+                self._futures.append(future)
 
 
 def outcome_of(stage: Stage, future: Future) -> Outcome:
@@ -80,13 +88,14 @@ def answer_from_store(path: int, stage: Stage, store: Store) -> StageFinished:
     )
 
 
-def task_key(topic: str, stage: Stage) -> str:
-    """Name a task by its driver, the state that it makes and the one that it starts from.
+def task_key(topic: str, path: int, stage: Stage) -> str:
+    """Name a task by its driver, its path and the state that it makes.
 
     Dask keeps the first result of a key while anybody holds it, and never looks at the arguments: a
-    stage that was stopped and begins again from where it was must be another task, and so must the
-    stage of another driver, which may have been stopped for reasons of its own.
+    stage that raised and is tried again, or was stopped and begins again from where it was, must be
+    another task, and so must the stage of another driver, which may have been stopped for reasons
+    of its own.
     """
-    digest = sha256(f"{topic}:{stage.start_key}:{stage.key}".encode()).hexdigest()
+    digest = sha256(f"{topic}:{path}:{stage.key}".encode()).hexdigest()
     kind = "train" if stage.n_steps else "eval"
     return f"dasktune_{kind}-{digest}"

@@ -24,6 +24,10 @@ from dasktune.runtime.store import Store
 from dasktune.study.ports import Trainable
 from dasktune.units import Digest, Seconds, Step
 
+_KNOBS = {"threads": 1}
+"""System parameters that could change a result, the same everywhere: how sums are rounded depends
+on the number of threads, which a process may have by chance of how it was started."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -186,6 +190,9 @@ def _holding(order: Order, workplace: Workplace, key: Digest | None) -> Trainabl
         if state is None:
             return None
     trainable = unpack(payload)
+    apply_system = getattr(trainable, "apply_system", None)
+    if callable(apply_system):
+        apply_system(_KNOBS)
     seed_generators(seed, SETUP)
     trainable.setup(stage.configuration.at(0), seed)
     if key is not None:

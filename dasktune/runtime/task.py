@@ -65,13 +65,20 @@ def run_task(stage_bytes: bytes, task: Task, previous: Mapping[str, Any] | None)
     if previous is not None and not previous["is_through"]:
         return {**_plain(Outcome(key=stage.key, reached=stage.start)), "is_through": False}
     worker = get_worker()
+    key = worker.get_current_task()
 
     def report(step: Step, metrics: Mapping[str, float]) -> None:
         news = {"path": task.path, "stage": stage.key, "step": step, "metrics": dict(metrics)}
         worker.log_event(task.topic, {"kind": "report", "event": news})
 
     def should_stop() -> bool:
-        return (task.topic, task.path) in STOPPED or worker.status.name != "running"
+        known = worker.state.tasks.get(key)
+        return (
+            (task.topic, task.path) in STOPPED
+            or worker.status.name != "running"
+            or known is None
+            or known.state == "cancelled"  # the driver is gone, or has given the path up
+        )
 
     order = Order(stage=stage, payload=PAYLOADS[task.payload], looks_inside=task.looks_inside)
     hooks = Hooks(report=report, should_stop=should_stop, wanted=WANTED)

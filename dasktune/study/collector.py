@@ -1,8 +1,8 @@
 """Spare a large core full passes of Python's cyclic collector while events are taken in.
 
-All that a core keeps lives as long as the study, and much of it refers to one another; the collector
-would walk through all of it again and again, which makes the last of 10,000 trials cost up to three
-times the first. Young garbage, cycles too, is still collected as always.
+All that a core keeps lives as long as the study, and much of it refers to one another; the
+collector would walk through all of it again and again, which makes the last of 10,000 trials cost
+up to three times the first. Young garbage, cycles too, is still collected as always.
 """
 
 import gc

@@ -16,6 +16,7 @@ def drive(
     record: Callable[[Seconds, Event, tuple[Command, ...]], None],
     *,
     resumes: bool = False,
+    settled: Callable[[], None] = lambda: None,
 ) -> None:
     """Start the studies of a core that have not, and go on until no study does.
 
@@ -26,6 +27,8 @@ def drive(
         backend: Performs the commands.
         record: Told each event, its time, and what was decided at it.
         resumes: Whether an earlier driver has left the core: its workers are not counted on.
+        settled: Called once the commands of an event are performed: time for what need not be done
+            before workers have something to do.
     """
 
     def take(event: Event, now: Seconds) -> None:
@@ -33,6 +36,7 @@ def drive(
         record(now, event, commands)
         for command in commands:
             backend.perform(command)
+        settled()
 
     with rare_full_collections():
         if resumes:

@@ -337,6 +337,19 @@ class StoreContract:
         for reader in (journal, store.journal("fashion")):
             assert list(reader.lines()) == ["one", "two", "", "drei: é"]
 
+    def test_lines_that_are_written_are_there_before_and_after_they_are_synced(
+        self, store: Store
+    ) -> None:
+        journal = store.journal("written")
+        journal.append("first")
+        journal.write("second", "third")
+        assert list(store.journal("written").lines()) == ["first", "second", "third"]
+        journal.sync()
+        journal.append("fourth")
+        journal.close()
+        journal.sync()
+        assert list(store.journal("written").lines()) == ["first", "second", "third", "fourth"]
+
     def test_a_journal_that_is_opened_again_goes_on(self, store: Store) -> None:
         for number in range(3):
             journal = store.journal("fashion")
