@@ -35,6 +35,7 @@ from dasktune.tuners.successive_halving import SuccessiveHalving
 
 if TYPE_CHECKING:
     from dasktune.runner import run
+    from dasktune.runtime.check import check
 
 __all__ = [
     "ASHA",
@@ -49,6 +50,7 @@ __all__ = [
     "Study",
     "SuccessiveHalving",
     "World",
+    "check",
     "choice",
     "constant",
     "cosine",
@@ -72,11 +74,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import `run`, and dask with it, when it is asked for: spaces and simulations need neither.
+    """Import `run` and `check`, and dask with them, when they are asked for.
 
-    The one lazy import: dask takes longer to import than all of the pure core.
+    The one lazy import: spaces and simulations need neither, and dask takes longer to import than
+    all of the pure core.
     """
-    if name == "run":
-        module = import_module("dasktune.runner")
-        return module.run
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'dasktune' has no attribute {name!r}")
+
+
+_LAZY = {"run": "dasktune.runner", "check": "dasktune.runtime.check"}

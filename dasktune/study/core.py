@@ -19,6 +19,7 @@ from dasktune.scheduling.ready_queue import ReadyQueue
 from dasktune.scheduling.scheduler import Scheduler
 from dasktune.scheduling.slots import Slots
 from dasktune.space.search_space import Point
+from dasktune.study.collector import rare_full_collections
 from dasktune.study.commands import Command, EndRun, ReportDemand, ReturnWorker
 from dasktune.study.events import (
     Event,
@@ -125,6 +126,10 @@ class StudyCore:
 
     def fork(self) -> "StudyCore":
         """Return a core that goes on from here by itself; values are shared, state is not."""
+        with rare_full_collections():
+            return self._copy()
+
+    def _copy(self) -> "StudyCore":
         twin = object.__new__(StudyCore)
         twin.__dict__.update(self.__dict__)
         twin.plan, vertices = self.plan.copy()

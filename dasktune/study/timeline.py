@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from dasktune.errors import BackendError
 from dasktune.scheduling.scheduler import Scheduler
+from dasktune.study.collector import rare_full_collections
 from dasktune.study.commands import Command
 from dasktune.study.core import StudyCore
 from dasktune.study.events import Event
@@ -66,7 +67,13 @@ def replay(
         BackendError: A line cannot be read, or the core decides otherwise than was recorded; the
             message names the first difference.
     """
-    core = StudyCore(studies, scheduler)
+    with rare_full_collections():
+        return _replayed(StudyCore(studies, scheduler), studies, lines)
+
+
+def _replayed(
+    core: StudyCore, studies: Sequence[Study], lines: Iterable[str]
+) -> tuple[StudyCore, Timeline]:
     timeline = Timeline()
     header = ""
     for number, line in enumerate(lines, start=1):
