@@ -43,6 +43,15 @@ _SETTINGS = {
     },
 }
 
+_DASKS_THRESHOLD = "65536"
+"""What Dask sets by itself."""
+
+_SCHEDULER = {
+    "host": "127.0.0.1",
+    "dashboard": False,
+    "dashboard_address": "127.0.0.1:0",  # by itself Dask wants one port, and warns if it is taken
+}
+
 
 @contextmanager
 def local_workers(n_workers: int | None = None) -> Iterator[Client]:
@@ -60,11 +69,15 @@ def local_workers(n_workers: int | None = None) -> Iterator[Client]:
     """
     gpus = visible_gpus(os.environ, Path("/proc/driver/nvidia/gpus"))
     n = whole(n_workers, "workers", 1) if n_workers is not None else len(gpus) or _n_cores()
+    if os.environ.get("MALLOC_TRIM_THRESHOLD_") == _DASKS_THRESHOLD:
+        # Left by an earlier cluster of this process: a nanny puts its settings into the environment
+        # of whoever starts it, where they have precedence over ours.
+        del os.environ["MALLOC_TRIM_THRESHOLD_"]
     with dask.config.set(_SETTINGS):
         try:
             cluster = SpecCluster(
                 workers={i: _worker(gpus[i % len(gpus)] if gpus else None) for i in range(n)},
-                scheduler={"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}},
+                scheduler={"cls": Scheduler, "options": _SCHEDULER},
                 silence_logs=logging.ERROR,
                 name="dasktune-local",
             )

@@ -1,9 +1,8 @@
 """Run paths of stages as keyed tasks on the free slots of a Dask cluster.
 
-Late binding: a path is sent when a slot is free for it, and nothing is queued behind it. Its first
-task is pinned to the slot's worker, the next ones follow by dependency; forks are started from the
-store, not from a future, which would drag them to the worker that holds it. Keys are never
-cancelled, only released: a cancelled key can strike whoever submits it next.
+Late binding: a path is sent when a slot is free, with nothing queued behind it. Its first task is
+pinned to the slot's worker, the next follow by dependency; forks start from the store, not from a
+future that would drag them to its worker. Keys are released, never cancelled: it strikes others.
 
 Everything that happens on Dask's threads is put into one queue, and taken in on the driver's.
 """
@@ -19,7 +18,6 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeAlias
 
-import cloudpickle
 from distributed import Client, Future
 
 from dasktune.errors import BackendError
@@ -33,9 +31,9 @@ from dasktune.runtime.plugins import (
     is_alone,
     slot_resources,
 )
-from dasktune.runtime.sent import Answers, SentPath, answer_from_store, outcome_of, task_key
+from dasktune.runtime.sent import Answers, SentPath, answer_from_store, outcome_of, submit
 from dasktune.runtime.store import Store
-from dasktune.runtime.task import Task, read_proof, run_task, stop_path, want_state
+from dasktune.runtime.task import Task, read_proof, stop_path, want_state
 from dasktune.study.commands import Command, ReportDemand, ReturnWorker, RunPath, StopPath
 from dasktune.study.events import (
     Event,
@@ -166,7 +164,9 @@ class DaskBackend:
         by_digest = {payload.digest: payload for payload in self._payloads.values()}
         client.register_plugin(TrainingCode(self._topic, by_digest, mends=mends))
         client.register_plugin(Sharing())
-        client.subscribe_topic(self._topic, self._on_news)
+        client.subscribe_topic(
+            self._topic, lambda event: self._news.put(lambda: self._hear(event[1]))
+        )
         self._store.write_proof(self._topic)
         asked = dict(self._resources) if self._resources is not None else None
         self._send("join", resources=asked)
@@ -174,10 +174,6 @@ class DaskBackend:
     def _send(self, verb: str, **facts: Any) -> None:  # noqa: ANN401  (whatever msgpack takes)
         message = {"op": OPERATION, "verb": verb, "topic": self._topic, **facts}
         self._client.loop.add_callback(self._client._send_to_scheduler_safe, message)
-
-    def _on_news(self, event: tuple[float, Mapping[str, Any]]) -> None:
-        _, news = event
-        self._news.put(lambda: self._hear(news))
 
     def _hear(self, news: Mapping[str, Any]) -> None:
         """Take in what the scheduler or a task has published for this driver."""
@@ -264,12 +260,11 @@ class DaskBackend:
     def _recall(self, *, only_idle: bool) -> None:
         busy = {path.command.worker for path in self._paths.values()}
         idle = [worker for worker in self._workers if worker not in busy]
-        if idle:
-            self._tell(WorkerRecalled(worker=idle[0]))
-        elif only_idle or not self._workers:
-            self._send("returned", worker=None)
+        chosen = idle[:1] or ([] if only_idle else list(self._workers)[-1:])
+        if chosen:
+            self._tell(WorkerRecalled(worker=chosen[0]))
         else:
-            self._tell(WorkerRecalled(worker=next(reversed(self._workers))))
+            self._send("returned", worker=None)
 
     def _worker_left(self, worker: WorkerId) -> None:
         self._proving.discard(worker)
@@ -328,20 +323,13 @@ class DaskBackend:
                 payload=payload.digest,
                 looks_inside=self._looks_inside or self._others.are_there,
             )
-            future = self._client.submit(
-                run_task,
-                cloudpickle.dumps(stage),
-                task,
-                previous,
-                key=task_key(self._topic, command.path, stage),
-                workers=[command.worker] if previous is None else None,
-                resources=dict(self._workers.get(command.worker, {})) or None,
-                pure=False,
-            )
-            path.pending.append((stage, future))
-            previous = future
+            resources = self._workers.get(command.worker, {})
+            previous = submit(self._client, stage, task, previous or command.worker, resources)
+            path.pending.append((stage, previous))
         for _, future in path.pending:
-            future.add_done_callback(lambda _future: self._on_done(command.path))
+            future.add_done_callback(
+                lambda _future: self._news.put(lambda: self._advance(command.path))
+            )
 
     def _stop(self, command: StopPath) -> None:
         path = self._paths.get(command.path)
@@ -352,9 +340,6 @@ class DaskBackend:
             stop_path, self._topic, command.path, workers=[command.worker], wait=False,
             on_error="ignore",
         )  # fmt: skip
-
-    def _on_done(self, number: int) -> None:
-        self._news.put(lambda: self._advance(number))
 
     def _advance(self, number: int) -> None:
         """Answer the stages of a path that are done, in their order: news of them may overtake."""

@@ -144,11 +144,11 @@ class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no ty
     def setup(self, worker: Worker) -> None:  # noqa: ARG002
         """Put the training code where tasks look for it."""
         keep_libraries_off("dask", "distributed", "tornado")
-        PAYLOADS.update(self._payloads)
+        PAYLOADS.update({(self.name, key): payload for key, payload in self._payloads.items()})
         if self._mends:
             mend_allocator()
 
     def teardown(self, worker: Worker) -> None:  # noqa: ARG002
         """Forget it."""
         for digest in self._payloads:
-            PAYLOADS.pop(digest, None)
+            PAYLOADS.pop((self.name, digest), None)

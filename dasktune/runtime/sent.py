@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from distributed import Future
+import cloudpickle
+from distributed import Client, Future
 
 from dasktune.plan.stage import Stage
 from dasktune.runtime.others import Foreign
 from dasktune.runtime.stage import Outcome, floats, latest_stored
 from dasktune.runtime.store import Store
+from dasktune.runtime.task import Task, run_task
 from dasktune.study.commands import RunPath
 from dasktune.study.events import StageFinished
+from dasktune.units import WorkerId
 
 
 @dataclass(slots=True)
@@ -85,6 +88,36 @@ def answer_from_store(path: int, stage: Stage, store: Store) -> StageFinished:
         reached=stage.start if found is None else found.step,
         metrics=metrics if stage.evaluates else None,
         executed_steps=0,
+    )
+
+
+def submit(
+    client: Client,
+    stage: Stage,
+    task: Task,
+    after: Future | WorkerId,
+    resources: Mapping[str, float],
+) -> Future:
+    """Send one stage.
+
+    Args:
+        client: Of the cluster.
+        stage: Travels as bytes: the scheduler need not be able to read it.
+        task: Where it belongs.
+        after: The task of the stage before it, whose worker it follows; for the first stage of a
+            path the worker that it is pinned to.
+        resources: What it takes of a worker's resources.
+    """
+    is_first = isinstance(after, str)
+    return client.submit(
+        run_task,
+        cloudpickle.dumps(stage),
+        task,
+        None if is_first else after,
+        key=task_key(task.topic, task.path, stage),
+        workers=[after] if is_first else None,
+        resources=dict(resources) or None,
+        pure=False,
     )
 
 

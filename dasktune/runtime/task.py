@@ -40,8 +40,8 @@ class Task:
     """Whether states inside a stage may have been stored by somebody else."""
 
 
-PAYLOADS: dict[Digest, Payload] = {}
-"""Training code that this process was given, by digest."""
+PAYLOADS: dict[tuple[str, Digest], Payload] = {}
+"""Training code that this process was given, by topic and digest: each run takes its own away."""
 
 STOPPED: set[tuple[str, int]] = set()
 """Paths, by topic and number, that are to stop at their next step boundary."""
@@ -80,7 +80,8 @@ def run_task(stage_bytes: bytes, task: Task, previous: Mapping[str, Any] | None)
             or known.state == "cancelled"  # the driver is gone, or has given the path up
         )
 
-    order = Order(stage=stage, payload=PAYLOADS[task.payload], looks_inside=task.looks_inside)
+    payload = PAYLOADS[task.topic, task.payload]
+    order = Order(stage=stage, payload=payload, looks_inside=task.looks_inside)
     hooks = Hooks(report=report, should_stop=should_stop, wanted=WANTED)
     outcome = run_stage(order, _workplace(task.store), hooks)
     # Published as well: news reach the driver several times faster than results of tasks.

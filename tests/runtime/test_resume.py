@@ -33,6 +33,7 @@ from tests.runtime.trainables import (
     wait_until,
 )
 
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("walks")
@@ -151,7 +152,12 @@ def test_a_second_ctrl_c_stops_at_once(notes: Notes, tmp_path: Path) -> None:
     with notes.held(4), driving(plan) as (driver,):
         notes.wait_for(1, 4)
         driver.signal(signal.SIGINT)
-        wait_until(lambda: driver.signal(signal.SIGINT) or not driver.process.is_alive())
+
+        def is_gone() -> bool:
+            driver.signal(signal.SIGINT)
+            return not driver.process.is_alive()
+
+        wait_until(is_gone)
         assert driver.end().startswith("KeyboardInterrupt")
 
 

@@ -114,9 +114,7 @@ def n_wanted_states(cluster: SpecCluster) -> int:
         return int(sum(client.run(eval, text).values()))
 
 
-def test_workers_are_divided_equally_while_both_want_more(
-    cluster: SpecCluster, plan: Plan
-) -> None:
+def test_workers_are_divided_equally_while_both_want_more(cluster: SpecCluster, plan: Plan) -> None:
     one = replace(plan, pace_s=0.1)
     two = replace(one, name="two", changes={"training_seed": 1})
     with driving(one):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +121,7 @@ class Answers(Walk):
 class Spawns(Walk):
     """Starts a child process in each step, as torch's data loaders do."""
 
-    def happen(self, hp: Mapping[str, Any], t: int) -> None:
+    def happen(self, hp: Mapping[str, Any], t: int) -> None:  # noqa: ARG002
         child = multiprocessing.get_context("fork").Process(target=os.getpid)
         child.start()
         child.join()
@@ -262,7 +261,7 @@ def assert_exact(
             assert store.load(end) is not None
 
 
-def study_of(trainable: Walk, **changes: Any) -> Study:  # noqa: ANN401
+def study_of(trainable: object, **changes: Any) -> Study:  # noqa: ANN401
     """Ten trials of eight steps that part at steps 0, 3, 5 and 6."""
     return small_study(trainable=trainable, **changes)
 
@@ -314,9 +313,7 @@ class Plan:
         if self.address is None:
             return run(self.study(), store=self.store, workers=0)
         with Client(self.address, timeout=3) as client:
-            return run(
-                self.study(), store=self.store, client=client, resources=self.resources
-            )
+            return run(self.study(), store=self.store, client=client, resources=self.resources)
 
 
 def _drive(plan: Mapping[str, Any], answer: str) -> None:
@@ -338,9 +335,7 @@ class Driver:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["dasktune.runner", "tests.runtime.trainables"])
         self._answer = Path(plan.folder, f"answer-{time.monotonic_ns()}")
-        self.process: ForkServerProcess = context.Process(
-            target=_drive, args=(asdict(plan), str(self._answer))
-        )
+        self.process = context.Process(target=_drive, args=(asdict(plan), str(self._answer)))
         self.process.start()
         assert self.process.pid is not None
         self.pid = self.process.pid
@@ -362,7 +357,7 @@ def driving(*plans: Plan) -> Iterator[list[Driver]]:
     drivers: list[Driver] = []
     try:
         for plan in plans:
-            drivers.append(Driver(plan))
+            drivers.append(Driver(plan))  # noqa: PERF401  (those that were started are killed)
         yield drivers
     finally:
         for driver in drivers:

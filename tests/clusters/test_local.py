@@ -1,0 +1,106 @@
+"""Workers of our own on this computer: one slot each, set up for training, stopped at the end."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import dasktune as dt
+from dasktune.clusters.local import local_workers, visible_gpus
+from dasktune.runner import run
+from dasktune.runtime.store import Store
+from dasktune.study.commands import StudyStatus
+from tests.runtime.trainables import Notes, Spawns, assert_exact, study_of, truth
+
+
+@pytest.mark.cluster
+def test_a_study_on_workers_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As an earlier cluster of Dask's leaves it in the environment of the process that started it.
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    seen: dict[str, Any] = {}
+    asked = {
+        "daemon": "__import__('multiprocessing').current_process().daemon",
+        "threads": "__import__('os').environ['OMP_NUM_THREADS']",
+        "trim": "__import__('os').environ['MALLOC_TRIM_THRESHOLD_']",
+        "mmap": "__import__('os').environ['MALLOC_MMAP_THRESHOLD_']",
+        "pid": "__import__('os').getpid()",
+    }
+
+    @contextmanager
+    def looked_at(n_workers: int | None) -> Iterator[Client]:
+        with local_workers(n_workers) as client:
+            scheduler: Any = client.cluster.scheduler
+            workers = scheduler.workers.values()
+            seen["slots"] = [worker.nthreads for worker in workers]
+            seen["limits"] = [worker.memory_limit for worker in workers]
+            seen["steals"] = any("steal" in callback for callback in scheduler.periodic_callbacks)
+            seen["deaths"] = scheduler.allowed_failures
+            for name, text in asked.items():
+                seen[name] = list(client.run(eval, text).values())
+            yield client
+
+    monkeypatch.setattr("dasktune.runner.local_workers", looked_at)
+    study = study_of(Spawns(str(tmp_path)))
+    states = truth(study)
+    notes = Notes(tmp_path)
+    result = run(study, store=tmp_path / "store", workers=2)
+    assert result.status is StudyStatus.COMPLETED
+    store = Store(tmp_path / "store")
+    assert_exact(result, store, states)
+    assert len(notes.calls) == result.steps_unique == notes.n_distinct
+    assert {call.pid for call in notes.calls} <= set(seen["pid"])
+
+    assert seen["slots"] == [1, 1]
+    assert seen["limits"] == [0, 0]  # no memory manager
+    assert not seen["steals"]
+    assert seen["deaths"] > 1000
+    assert seen["daemon"] == [False, False]  # torch's loader workers can start in them
+    assert seen["threads"] == ["1", "1"]
+    assert {int(value) for value in seen["trim"] + seen["mmap"]} == {1 << 30}
+    facts = [record.facts for record in store.records()]
+    assert {fact["trim_threshold"] for fact in facts} == {str(1 << 30)}
+    assert all(not Path(f"/proc/{pid}").exists() for pid in seen["pid"])
+
+
+def test_a_number_of_workers_that_cannot_be_is_refused() -> None:
+    for n_workers in (-1, 0, 1.5, True):
+        with (
+            pytest.raises(dt.InvalidStudyError, match="workers must be"),
+            local_workers(n_workers),  # type: ignore[arg-type]
+        ):
+            pass
+
+
+def test_gpus_are_those_that_this_process_may_use(tmp_path: Path) -> None:
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    assert visible_gpus({}, tmp_path) == ["0", "1"]
+    assert visible_gpus({}, tmp_path / "nothing") == []
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "3, GPU-8a"}, tmp_path) == ["3", "GPU-8a"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == []
+
+
+@pytest.mark.cluster
+def test_a_script_without_a_guard_gets_one_sentence(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "import dasktune as dt\n"
+        "from tests.runtime.trainables import Walk, study_of\n"
+        f"dt.run(study_of(Walk({str(tmp_path)!r})), workers=1, store={str(tmp_path / 's')!r})\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        check=False, capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    assert answer.returncode == 1, answer
+    assert answer.stderr.count("\n") == 1
+    assert 'under if __name__ == "__main__":' in answer.stderr
+    assert not (tmp_path / "s").exists()

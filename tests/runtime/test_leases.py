@@ -1,0 +1,162 @@
+"""Leases as a pure thing: told what happened, they keep their laws whatever happened."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dasktune.runtime.leases import Leases, Message
+
+
+def anything(resources: Mapping[str, float]) -> bool:  # noqa: ARG001
+    return True
+
+
+def gpus_only(resources: Mapping[str, float]) -> bool:
+    return "GPU" in resources
+
+
+class Machine(RuleBasedStateMachine):
+    """Drivers as they see themselves, from the messages that they get; all may be slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases = Leases()
+        self.workers: dict[str, Mapping[str, float]] = {}
+        self.held: dict[str, set[str]] = {}
+        self.wants: dict[str, bool] = {}
+        self.gpu_drivers: set[str] = set()
+        self.recalls: deque[Message] = deque()
+        self.n = 0
+
+    def hear(self, messages: Iterable[Message]) -> None:
+        for topic, message in messages:
+            assert topic in self.held, "a driver that has left is told something"
+            match message["kind"]:
+                case "granted":
+                    worker = message["worker"]
+                    assert worker in self.workers
+                    assert not any(worker in held for held in self.held.values()), "leased twice"
+                    assert self.wants[topic]
+                    assert topic not in self.gpu_drivers or "GPU" in self.workers[worker]
+                    self.held[topic].add(worker)
+                case "gone":
+                    self.held[topic].remove(message["worker"])
+                case "recall":
+                    self.recalls.append((topic, message))
+                case kind:
+                    raise AssertionError(kind)
+
+    @rule(gpu=st.booleans())
+    def join(self, gpu: bool) -> None:
+        self.n += 1
+        topic = f"driver-{self.n}"
+        self.held[topic], self.wants[topic] = set(), True
+        if gpu and self.n % 4 == 0:
+            self.gpu_drivers.add(topic)
+        fits = gpus_only if topic in self.gpu_drivers else anything
+        self.hear(self.leases.join(topic, f"client-{self.n}", fits))
+
+    @rule(gpu=st.booleans())
+    def worker_joins(self, gpu: bool) -> None:
+        self.n += 1
+        worker = f"worker-{self.n}"
+        self.workers[worker] = {"GPU": 1} if gpu else {}
+        self.hear(self.leases.worker_joined(worker, self.workers[worker]))
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def worker_leaves(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.workers)))
+        messages = self.leases.worker_left(worker)
+        del self.workers[worker]
+        self.hear(messages)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def driver_leaves(self, data: st.DataObject) -> None:
+        topic = data.draw(st.sampled_from(sorted(self.held)))
+        assert self.leases.of_client(f"client-{topic.split('-')[1]}") == [topic]
+        del self.held[topic]
+        del self.wants[topic]
+        self.recalls = deque(each for each in self.recalls if each[0] != topic)
+        self.hear(self.leases.leave(topic))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), wants=st.booleans(), has_idle=st.booleans())
+    def demand(self, data: st.DataObject, wants: bool, has_idle: bool) -> None:
+        topic = data.draw(st.sampled_from(sorted(self.held)))
+        self.wants[topic] = wants
+        self.hear(
+            self.leases.demand(topic, wants=wants, has_idle=has_idle and bool(self.held[topic]))
+        )
+
+    @precondition(lambda self: self.recalls)
+    @rule()
+    def answer_recall(self) -> None:
+        topic, message = self.recalls.popleft()
+        held = sorted(self.held[topic])
+        if not held or (message["only_idle"] and self.wants[topic]):
+            self.hear(self.leases.returned(topic, None))
+        else:
+            self.held[topic].discard(held[0])
+            self.hear(self.leases.returned(topic, held[0]))
+
+    @invariant()
+    def a_worker_is_leased_once_and_only_while_it_is_there(self) -> None:
+        leased = [worker for held in self.held.values() for worker in held]
+        assert len(leased) == len(set(leased))
+        assert set(leased) <= set(self.workers)
+
+    @invariant()
+    def no_worker_is_free_that_somebody_wants(self) -> None:
+        leased = {worker for held in self.held.values() for worker in held}
+        for worker in set(self.workers) - leased:
+            for topic, wants in self.wants.items():
+                fits = topic not in self.gpu_drivers or "GPU" in self.workers[worker]
+                assert not (wants and fits), f"{worker} is free and {topic} wants it"
+
+    @invariant()
+    def both_sides_agree(self) -> None:
+        of_plugin = {topic: d.workers for topic, d in self.leases._drivers.items()}
+        assert of_plugin == self.held
+
+    @rule()
+    def when_recalls_are_answered_wanting_drivers_differ_by_one_at_most(self) -> None:
+        for _ in range(200):
+            if not self.recalls:
+                break
+            self.answer_recall()
+        assert not self.recalls, "recalls go on for ever"
+        sizes = [
+            len(held)
+            for topic, held in self.held.items()
+            if self.wants[topic] and topic not in self.gpu_drivers
+        ]
+        if sizes and not self.gpu_drivers:
+            assert max(sizes) - min(sizes) <= 1
+
+
+TestLeases = Machine.TestCase
+TestLeases.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_news_of_strangers_change_nothing() -> None:
+    leases = Leases()
+    assert leases.demand("nobody", wants=True, has_idle=True) == []
+    assert leases.returned("nobody", "w") == []
+    assert leases.leave("nobody") == []
+    assert leases.worker_left("nothing") == []
+
+
+def test_an_idle_worker_goes_where_it_is_wanted_however_few_there_are() -> None:
+    leases = Leases()
+    leases.join("one", "1", anything)
+    leases.worker_joined("a", {})
+    leases.demand("one", wants=False, has_idle=True)
+    messages: list[Any] = leases.join("two", "2", anything)
+    assert messages == [("one", {"kind": "recall", "only_idle": True})]
+    assert leases.returned("one", "a") == [("two", {"kind": "granted", "worker": "a"})]
