@@ -11,7 +11,7 @@ import asyncio
 import logging
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future as Proof
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
@@ -48,8 +48,7 @@ from dasktune.units import Digest, Seconds, WorkerId
 logger = logging.getLogger(__name__)
 
 _BATCHING_S = 0.001
-"""How long the client may hold messages back to send them together; Dask's 10 ms would be the
-longest part of handing out a path."""
+"""How long messages may wait to go together; Dask's 10 ms would be most of handing out a path."""
 
 _PATIENCE_S = 1.0
 """How long nothing may happen before the driver looks whether the scheduler is still there."""
@@ -190,7 +189,7 @@ class DaskBackend:
             case "granted":
                 self._granted(WorkerId(news["worker"]))
             case "recall":
-                self._recall(only_idle=news["only_idle"])
+                self._recall(news["among"], only_idle=news["only_idle"])
             case "gone":
                 self._worker_left(WorkerId(news["worker"]))
             case "running":
@@ -257,10 +256,11 @@ class DaskBackend:
             # One slot a process, whatever its threads: the global generators are the process's.
             self._tell(WorkerJoined(worker=worker))
 
-    def _recall(self, *, only_idle: bool) -> None:
+    def _recall(self, among: Sequence[str], *, only_idle: bool) -> None:
         busy = {path.command.worker for path in self._paths.values()}
-        idle = [worker for worker in self._workers if worker not in busy]
-        chosen = idle[:1] or ([] if only_idle else list(self._workers)[-1:])
+        mine = [worker for worker in self._workers if worker in among]
+        idle = [worker for worker in mine if worker not in busy]
+        chosen = idle[:1] or ([] if only_idle else mine[-1:])
         if chosen:
             self._tell(WorkerRecalled(worker=chosen[0]))
         else:

@@ -120,18 +120,25 @@ class Leases:
         return messages
 
     def _recall_for(self, driver: _Driver) -> list[Message]:
-        """Ask for one worker, unless one is on its way."""
+        """Ask for one worker that it can use, unless one is on its way."""
         others = [d for d in self._drivers.values() if d is not driver and d.workers]
         if any(d.n_recalled for d in others):
             return []
+        others = [d for d in others if self._of_use(d, driver)]
         idle = [d for d in others if d.has_idle and not d.wants]
         rich = [d for d in others if d.n_kept >= len(driver.workers) + 2]
         for holders, only_idle in ((idle, True), (rich, False)):
             if holders:
                 holder = max(holders, key=lambda d: d.n_kept)
                 holder.n_recalled += 1
-                return [(holder.topic, {"kind": "recall", "only_idle": only_idle})]
+                among = self._of_use(holder, driver)
+                news = {"kind": "recall", "only_idle": only_idle, "among": among}
+                return [(holder.topic, news)]
         return []
+
+    def _of_use(self, holder: _Driver, driver: _Driver) -> list[str]:
+        """Return the workers of one driver that another could use."""
+        return sorted(worker for worker in holder.workers if self._fits(driver, worker))
 
     def _fits(self, driver: _Driver, worker: str) -> bool:
         return driver.fits(self._workers.get(worker, {}))

@@ -32,7 +32,7 @@ from dasktune.study.events import (
 )
 from dasktune.study.ports import Backend
 from dasktune.study.study import Study
-from tests.runtime.trainables import TUNERS, Made, Walk, cluster_of, study_of, truth
+from tests.runtime.trainables import LIMIT_S, TUNERS, Made, Walk, cluster_of, study_of, truth
 
 TUNERS_AND_REPORTS = [
     TUNERS["full"],
@@ -233,6 +233,13 @@ class TestSerial(BackendContract):
         yield backend
         backend.close()
 
+    def test_time_goes_on_where_an_earlier_run_has_left_it(self, tmp_path: Path) -> None:
+        workplace = Workplace(store=Store(tmp_path))
+        backend = SerialBackend(workplace, {}, clock=lambda: 1000.0, since_s=5.0)
+        event, at_s = backend.next_event()
+        assert isinstance(event, WorkerJoined)
+        assert at_s == 5.0
+
 
 @pytest.fixture(scope="class")
 def client() -> Iterator[Client]:
@@ -242,6 +249,15 @@ def client() -> Iterator[Client]:
 
 @pytest.mark.cluster
 class TestDask(BackendContract):
+    def test_time_goes_on_where_an_earlier_run_has_left_it(self, tmp_path: Path) -> None:
+        backend = DaskBackend(
+            self.client, topic=uuid.uuid4().hex, store=Store(tmp_path), payloads={}, since_s=1e6
+        )
+        event, at_s = backend.next_event()
+        backend.close()
+        assert isinstance(event, WorkerJoined)
+        assert 1e6 <= at_s < 1e6 + LIMIT_S
+
     @pytest.fixture(autouse=True)
     def _take(self, client: Client) -> None:
         self.client = client

@@ -98,7 +98,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def answer_recall(self) -> None:
         topic, message = self.recalls.popleft()
-        held = sorted(self.held[topic])
+        held = sorted(self.held[topic].intersection(message["among"]))
         if not held or (message["only_idle"] and self.wants[topic]):
             self.hear(self.leases.returned(topic, None))
         else:
@@ -158,5 +158,18 @@ def test_an_idle_worker_goes_where_it_is_wanted_however_few_there_are() -> None:
     leases.worker_joined("a", {})
     leases.demand("one", wants=False, has_idle=True)
     messages: list[Any] = leases.join("two", "2", anything)
-    assert messages == [("one", {"kind": "recall", "only_idle": True})]
+    assert messages == [("one", {"kind": "recall", "only_idle": True, "among": ["a"]})]
     assert leases.returned("one", "a") == [("two", {"kind": "granted", "worker": "a"})]
+
+
+def test_only_workers_that_the_other_can_use_are_asked_for() -> None:
+    leases = Leases()
+    leases.join("any", "1", anything)
+    for worker in ("a", "b", "c"):
+        leases.worker_joined(worker, {})
+    assert leases.join("gpu", "2", gpus_only) == []
+    messages: list[Any] = leases.worker_joined("d", {"GPU": 1})
+    assert messages == [("gpu", {"kind": "granted", "worker": "d"})]
+    leases.leave("gpu")
+    messages = leases.join("gpu again", "3", gpus_only)
+    assert messages == [("any", {"kind": "recall", "only_idle": False, "among": ["d"]})]

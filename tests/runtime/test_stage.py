@@ -1,5 +1,6 @@
 """One stage where it was sent, without any backend: looks up, restores, trains, commits."""
 
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import dasktune as dt
 from dasktune.plan.history import changes, key_of, tokens_at
 from dasktune.plan.keys import extended, first_link
 from dasktune.plan.stage import Stage
-from dasktune.runtime.payload import pack
-from dasktune.runtime.stage import Hooks, Order, Outcome, Workplace, run_stage
+from dasktune.runtime.generators import seed_generators
+from dasktune.runtime.payload import pack, unpack
+from dasktune.runtime.stage import Hooks, Order, Outcome, Workplace, evaluated, run_stage
 from dasktune.runtime.store import Store
 from dasktune.space.configuration import Configuration
 from dasktune.units import Digest
@@ -206,6 +208,16 @@ def test_numbers_of_libraries_are_metrics_and_none_is_no_number(
         "a": "0.5", "b": "nan", "c": "1.0", "4": "2.0",
     }  # fmt: skip
     assert all(type(value) is float for value in metrics.values())
+
+
+def test_taking_metrics_moves_no_generator(bench: Bench) -> None:
+    trainable = unpack(bench.payload)
+    trainable.setup(bench.configuration.at(0), 0)
+    seed_generators(0, 1)
+    expected = random.random(), np.random.random()
+    seed_generators(0, 1)
+    evaluated(trainable)
+    assert (random.random(), np.random.random()) == expected
 
 
 class Closes(Walk):

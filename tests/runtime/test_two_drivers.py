@@ -1,5 +1,6 @@
 """Two drivers in processes of their own on one cluster and one store: steps are trained once."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -104,6 +105,50 @@ def test_what_a_silent_driver_runs_is_known(cluster: SpecCluster, plan: Plan) ->
         for driver in (*first, *second):
             assert driver.end().startswith("completed")
     assert not notes.repeated
+    assert_all_exact(states, one, two)
+
+
+def test_a_later_stage_of_a_path_may_be_what_another_runs(cluster: SpecCluster, plan: Plan) -> None:
+    one = replace(plan, space="early", resources={"mine": 1}, pace_s=0.03)
+    two = replace(one, name="two", space="late", resources=None)
+    states = states_of(one, two)
+    notes = Notes(Path(plan.folder))
+    with driving(one) as first, ExitStack() as stack:
+        notes.wait_for(8)  # it is through once, and comes to the other branch at step 3
+        with notes.held(4):
+            notes.wait_for(2, 4)
+            n_wanted, n_calls = n_wanted_states(cluster), len(notes.calls)
+            second = stack.enter_context(driving(two))
+            wait_until(lambda: n_wanted_states(cluster) > n_wanted or _at(notes, 3) > n_calls)
+        for driver in (*first, *second):
+            assert driver.end().startswith("completed")
+    assert {t for t, *_ in notes.repeated} <= {5}
+    assert_all_exact(states, one, two)
+
+
+def _at(notes: Notes, t: int) -> int:
+    """The number of the last call of a step."""
+    return max(i for i, call in enumerate(notes.calls, start=1) if call.t == t)
+
+
+def test_the_death_of_a_worker_of_another_ends_the_waiting_for_it(
+    cluster: SpecCluster, plan: Plan
+) -> None:
+    one = replace(plan, space="early", resources={"mine": 1})
+    two = replace(one, name="two", resources=None)
+    states = states_of(one)
+    notes, store = Notes(Path(plan.folder)), Store(plan.store)
+    with driving(one) as first, ExitStack() as stack:
+        with notes.held(1):
+            (call,) = notes.wait_for(1, 1)
+            n_wanted = n_wanted_states(cluster)
+            second = stack.enter_context(driving(two))
+            wait_until(lambda: n_wanted_states(cluster) > n_wanted)
+            os.kill(call.pid, signal.SIGKILL)
+            notes.wait_for(2, 1)  # somebody goes on, while nobody else can
+        for driver in (*first, *second):
+            assert driver.end().startswith("completed")
+    assert notes.repeated <= notes.in_flight([call.pid], store)
     assert_all_exact(states, one, two)
 
 
