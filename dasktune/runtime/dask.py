@@ -79,10 +79,8 @@ class DaskBackend:
             topic: Unique to this run.
             store: The same from every worker.
             payloads: Training code by fingerprint.
-            resources: What a slot takes of a worker's resources; None: `{"GPU": 1}` on workers
-                that offer GPUs, else nothing.
-            mends_allocator: Whether to mend the allocator of worker processes; None: if no other
-                client uses them now.
+            resources: What a slot takes of a worker's; None: `{"GPU": 1}` where GPUs are offered.
+            mends_allocator: Whether to mend workers' allocator; None: if no other client is there.
             since_s: Study time that has passed already, in earlier runs.
             looks_inside: Whether the store may hold states that this run did not make.
         """
@@ -286,12 +284,16 @@ class DaskBackend:
     def _announce(self, path: SentPath) -> None:
         left = [*(stage for stage, _ in path.pending), *path.unsent]
         running = Foreign.plain(path.command, left)
+        path.n_announcing += 1
         self._send("running", path=path.command.path, running=running)
 
     def _announced(self, number: int) -> None:
         """Send a path up to where another driver has announced its steps before, or wait there."""
         path = self._paths.get(number)
-        if path is None or not path.unsent or path.pending:
+        if path is None:
+            return
+        path.n_announcing -= 1
+        if path.n_announcing or path.waits_for or path.pending or not path.unsent:
             return
         n_free, covering = 0, None
         for stage in path.unsent:
@@ -306,9 +308,7 @@ class DaskBackend:
         self._send("ended", path=number)  # it is not running after all
         for foreign, wanted in filter(None, map(self._others.covering, path.unsent)):
             # Also what is only needed later: the other may be past it by then.
-            self._client.run(
-                want_state, wanted, workers=[foreign.worker], wait=False, on_error="ignore"
-            )
+            self._signal(foreign.worker, want_state, wanted)
 
     def _submit(self, path: SentPath, n: int) -> None:
         """Send the next stages of a path."""
@@ -331,15 +331,15 @@ class DaskBackend:
                 lambda _future: self._news.put(lambda: self._advance(command.path))
             )
 
+    def _signal(self, worker: WorkerId, signal: Callable[..., object], *facts: object) -> None:
+        self._client.run(signal, *facts, workers=[worker], wait=False, on_error="ignore")
+
     def _stop(self, command: StopPath) -> None:
         path = self._paths.get(command.path)
         if path is not None and path.unsent and not path.pending:
             self._answer_waiting(path, is_stopping=True)
             return
-        self._client.run(
-            stop_path, self._topic, command.path, workers=[command.worker], wait=False,
-            on_error="ignore",
-        )  # fmt: skip
+        self._signal(command.worker, stop_path, self._topic, command.path)
 
     def _advance(self, number: int) -> None:
         """Answer the stages of a path that are done, in their order: news of them may overtake."""

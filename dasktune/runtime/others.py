@@ -13,7 +13,7 @@ import cloudpickle
 
 from dasktune.plan.stage import Stage
 from dasktune.study.commands import RunPath
-from dasktune.units import Digest, WorkerId
+from dasktune.units import Digest, Step, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +55,26 @@ class Others:
         self._paths.pop((topic, number), None)
 
     def covering(self, stage: Stage) -> tuple[Foreign, Digest] | None:
-        """Return who trains the first steps of a stage now, and the last state that is shared."""
+        """Return who trains steps of a stage now, and the last state that is shared.
+
+        What is before a foreign stage that begins inside ours is stored, or covered as well.
+        """
         for foreign in self._paths.values():
             for other in foreign.stages:
                 shared = _shared_until(stage, other)
-                if shared > stage.start:
+                if shared is not None:
                     return foreign, stage.key_at(shared)
         return None
 
 
-def _shared_until(stage: Stage, other: Stage) -> int:
-    """Return the last step at which both stages have the same state; the start if none is after it.
+def _shared_until(stage: Stage, other: Stage) -> Step | None:
+    """Return the step up to which both stages train the same steps; None if they share none.
 
     Equal keys at a step mean equal histories up to it, so the steps can be searched by halves.
     """
-    low, high = stage.start, min(stage.stop, other.stop)
-    if stage.family != other.family or not other.start <= low < high:
-        return stage.start
+    low, high = max(stage.start, other.start) + 1, min(stage.stop, other.stop)
+    if stage.family != other.family or low > high or stage.key_at(low) != other.key_at(low):
+        return None
     while low < high:
         middle = (low + high + 1) // 2
         if stage.key_at(middle) == other.key_at(middle):

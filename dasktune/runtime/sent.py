@@ -30,6 +30,8 @@ class SentPath:
     """Stages that were sent and not answered, with their futures."""
     waits_for: Foreign | None = None
     """What another driver is running that covers the first steps that are left."""
+    n_announcing: int = 0
+    """Announcements that the scheduler has not passed on yet."""
 
 
 class Answers:

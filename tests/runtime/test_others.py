@@ -74,8 +74,8 @@ def test_covering_is_what_comparing_all_values_finds(
         announce(others, number, [stage_of(other, other_start, other_stop, other_family)])
         shared = [
             step
-            for step in range(start + 1, min(stop, other_stop) + 1)
-            if other_family == family and other_start <= start and other[:step] == history[:step]
+            for step in range(max(start, other_start) + 1, min(stop, other_stop) + 1)
+            if other_family == family and other[:step] == history[:step]
         ]
         if shared:
             expected[number] = max(shared)

@@ -144,8 +144,11 @@ def test_the_death_of_a_worker_of_another_ends_the_waiting_for_it(
             n_wanted = n_wanted_states(cluster)
             second = stack.enter_context(driving(two))
             wait_until(lambda: n_wanted_states(cluster) > n_wanted)
+            with Client(cluster) as client:
+                pids = set(client.run(os.getpid).values())
             os.kill(call.pid, signal.SIGKILL)
-            notes.wait_for(2, 1)  # somebody goes on, while nobody else can
+            # The other goes on at once, while this one waits for its worker to come back.
+            assert notes.wait_for(2, 1)[1].pid in pids
         for driver in (*first, *second):
             assert driver.end().startswith("completed")
     assert notes.repeated <= notes.in_flight([call.pid], store)
