@@ -9,7 +9,10 @@ from dasktune.scheduling.bounds import (
     earliest_starts,
     least_worker_seconds,
     makespan_bounds,
+    most_speedup,
     remaining_below,
+    rungs_lower_s,
+    sharing_pays,
 )
 from tests.oracles import Forest, best_makespan, bounds_of, path_makespan
 from tests.scheduling.trees import forests, stage_tree_of
@@ -108,3 +111,27 @@ def test_worker_seconds_count_each_chain_its_start_and_each_fork_its_save(forest
     ) == pytest.approx(
         sum(forest.seconds) + n_leaves * 100 + (n_leaves - n_roots) * 1000 + n_forks * 10000
     )
+
+
+@given(
+    n_branches=st.integers(1, 6), prefix_s=st.integers(0, 20), load_s=st.integers(0, 5),
+    save_s=st.integers(0, 20),
+)  # fmt: skip
+def test_sharing_pays_if_and_only_if_it_costs_less_than_training_each_alone(
+    n_branches: int, prefix_s: int, load_s: int, save_s: int
+) -> None:
+    alone = n_branches * prefix_s
+    shared = prefix_s + save_s + (n_branches - 1) * load_s
+    assert sharing_pays(n_branches, prefix_s, load_s=load_s, save_s=save_s) == (shared < alone)
+
+
+@given(forest=forests(8), n_workers=workers)
+def test_rungs_that_wait_for_one_another_add_their_bounds(forest: Forest, n_workers: int) -> None:
+    bounds = makespan_bounds(stage_tree_of(forest), forest.seconds, n_workers)
+    assert rungs_lower_s([bounds, bounds]) == 2 * bounds.lower_s
+    assert rungs_lower_s([]) == 0
+
+
+def test_no_more_is_gained_than_the_merge_rate_nor_than_the_critical_path_allows() -> None:
+    assert most_speedup(2.0, trial_based_s=100.0, critical_path_s=10.0) == 2.0
+    assert most_speedup(20.0, trial_based_s=100.0, critical_path_s=10.0) == 10.0
