@@ -24,7 +24,7 @@ from dasktune.errors import BackendError, DasktuneError, InvalidStudyError
 from dasktune.explain import explain
 from dasktune.runner import DEFAULT_STORE, run
 from dasktune.runtime.check import check
-from dasktune.runtime.store import Store
+from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from dasktune.study.header import is_header, read_header
 from dasktune.study.recall import recall

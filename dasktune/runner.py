@@ -25,8 +25,8 @@ from dasktune.runtime.refusal import refuse_unguarded_script, refuse_what_cannot
 from dasktune.runtime.room import Room
 from dasktune.runtime.serial import SerialBackend
 from dasktune.runtime.stage import Workplace
-from dasktune.runtime.store import Store
 from dasktune.runtime.task import facts_of_process
+from dasktune.store.store import Store
 from dasktune.study.commands import Command
 from dasktune.study.drive import drive
 from dasktune.study.events import BY_USER, Event

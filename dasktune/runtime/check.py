@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dasktune.errors import InvalidStudyError, StageError
-from dasktune.runtime.codec import decode, encode
 from dasktune.runtime.difference import (
     Difference,
     differing_attributes,
@@ -34,6 +33,7 @@ from dasktune.runtime.rehearsal import Finding, FoundError, Rehearsal, asked, el
 from dasktune.runtime.stage import evaluated
 from dasktune.space.arguments import whole
 from dasktune.space.configuration import Configuration
+from dasktune.store.codec import decode, encode
 from dasktune.study.core import StudyCore
 from dasktune.study.events import StudyStarted
 from dasktune.study.ports import Trainable

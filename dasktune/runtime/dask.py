@@ -32,8 +32,8 @@ from dasktune.runtime.plugins import (
     slot_resources,
 )
 from dasktune.runtime.sent import Answers, SentPath, answer_from_store, outcome_of, submit
-from dasktune.runtime.store import Store
 from dasktune.runtime.task import Task, read_proof, stop_path, want_state
+from dasktune.store.store import Store
 from dasktune.study.commands import Command, ReportDemand, ReturnWorker, RunPath, StopPath
 from dasktune.study.events import (
     Event,

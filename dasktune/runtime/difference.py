@@ -12,8 +12,8 @@ from math import prod
 from typing import Any, TypeAlias
 
 from dasktune.errors import StageError
-from dasktune.runtime.codec import encode
 from dasktune.space.value import shown
+from dasktune.store.codec import encode
 
 _Object: TypeAlias = Any
 """Whatever a state or a trainable may hold."""

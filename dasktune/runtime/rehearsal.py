@@ -19,10 +19,10 @@ from typing import TypeVar, cast
 import cloudpickle
 
 from dasktune.errors import StageError
-from dasktune.runtime.codec import decode, encode
 from dasktune.runtime.generators import SETUP, seed_generators
 from dasktune.runtime.payload import Payload, unpack
 from dasktune.space.configuration import Configuration
+from dasktune.store.codec import decode, encode
 from dasktune.study.ports import Trainable
 from dasktune.units import Seconds, Step
 

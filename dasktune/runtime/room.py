@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dasktune.plan.history import key_of
 from dasktune.plan.needs import needed_states
-from dasktune.runtime.store import Store
+from dasktune.store.store import Store
 from dasktune.study.core import StudyCore
 from dasktune.study.events import Event, StageFinished, StateLost
 from dasktune.study.result import results_of

@@ -12,8 +12,8 @@ from distributed import Client, Future
 from dasktune.plan.stage import Stage
 from dasktune.runtime.others import Foreign
 from dasktune.runtime.stage import Outcome, floats, latest_stored
-from dasktune.runtime.store import Store
 from dasktune.runtime.task import Task, run_task
+from dasktune.store.store import Store
 from dasktune.study.commands import RunPath
 from dasktune.study.events import StageFinished
 from dasktune.units import WorkerId

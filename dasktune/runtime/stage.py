@@ -17,10 +17,10 @@ from math import nan
 from dasktune.errors import StageError
 from dasktune.plan.stage import Stage
 from dasktune.runtime.generators import SETUP, seed_generators, shielded_generators
-from dasktune.runtime.medium import StoreFullError
 from dasktune.runtime.payload import Payload, unpack
-from dasktune.runtime.record import Record
-from dasktune.runtime.store import Store
+from dasktune.store.medium import StoreFullError
+from dasktune.store.record import Record
+from dasktune.store.store import Store
 from dasktune.study.ports import Trainable
 from dasktune.units import Digest, Seconds, Step
 

@@ -21,7 +21,7 @@ from dasktune.units import Digest, Step
 
 if TYPE_CHECKING:
     from dasktune.plan.stage import Stage
-    from dasktune.runtime.store import Store
+    from dasktune.store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

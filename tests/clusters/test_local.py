@@ -14,7 +14,7 @@ from distributed import Client
 import dasktune as dt
 from dasktune.clusters.local import local_workers, visible_gpus
 from dasktune.runner import run
-from dasktune.runtime.store import Store
+from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from tests.runtime.trainables import Notes, Spawns, assert_exact, study_of, truth
 

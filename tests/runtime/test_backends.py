@@ -16,9 +16,9 @@ from dasktune.runtime.dask import DaskBackend
 from dasktune.runtime.payload import pack
 from dasktune.runtime.serial import SerialBackend
 from dasktune.runtime.stage import Workplace
-from dasktune.runtime.store import Store
 from dasktune.simulator.backend import SimulatedBackend
 from dasktune.simulator.world import World
+from dasktune.store.store import Store
 from dasktune.study.commands import Command, EndTrial, RunPath, StopPath
 from dasktune.study.core import StudyCore
 from dasktune.study.drive import drive

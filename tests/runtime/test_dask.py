@@ -16,7 +16,7 @@ from distributed import Client, SpecCluster
 
 import dasktune as dt
 from dasktune.runner import run
-from dasktune.runtime.store import Store
+from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from dasktune.study.events import StudyStarted
 from dasktune.study.timeline import Entry

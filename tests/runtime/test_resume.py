@@ -18,7 +18,7 @@ from distributed import Client, SpecCluster
 
 from dasktune.errors import BackendError
 from dasktune.runner import run
-from dasktune.runtime.store import Store
+from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from tests.runtime.trainables import (
     Driver,

@@ -11,7 +11,7 @@ import pytest
 import dasktune as dt
 from dasktune.plan.history import key_of
 from dasktune.runner import run
-from dasktune.runtime.store import Store
+from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from dasktune.trial import TrialStatus
 from tests.runtime.trainables import (

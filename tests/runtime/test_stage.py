@@ -15,8 +15,8 @@ from dasktune.plan.stage import Stage
 from dasktune.runtime.generators import seed_generators
 from dasktune.runtime.payload import pack, unpack
 from dasktune.runtime.stage import Hooks, Order, Outcome, Workplace, evaluated, run_stage
-from dasktune.runtime.store import Store
 from dasktune.space.configuration import Configuration
+from dasktune.store.store import Store
 from dasktune.units import Digest
 from tests.runtime.trainables import Made, Notes, Walk, study_of, truth
 

@@ -11,7 +11,7 @@ import pytest
 from distributed import Client, SpecCluster
 
 from dasktune.runner import run
-from dasktune.runtime.store import Store
+from dasktune.store.store import Store
 from tests.runtime.trainables import (
     Made,
     Notes,

@@ -24,10 +24,10 @@ from distributed import Client, Nanny, Scheduler, SpecCluster
 import dasktune as dt
 from dasktune.plan.history import key_of
 from dasktune.runner import run
-from dasktune.runtime.codec import encode
 from dasktune.runtime.generators import SETUP, seed_generators
 from dasktune.runtime.payload import pack, unpack
-from dasktune.runtime.store import Store
+from dasktune.store.codec import encode
+from dasktune.store.store import Store
 from dasktune.study.result import Result
 from dasktune.study.study import Study
 from dasktune.trial import TrialStatus

@@ -5,9 +5,9 @@ from typing import Any
 
 import cloudpickle
 
-from dasktune.runtime.codec import decode, encode
 from dasktune.runtime.generators import SETUP, seed_generators
 from dasktune.runtime.stage import evaluated
+from dasktune.store.codec import decode, encode
 from dasktune.torch import TorchTrainable
 
 Schedule = Callable[[int], Mapping[str, Any]]

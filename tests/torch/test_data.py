@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset, random_split
 
 from dasktune.errors import StageError
-from dasktune.runtime.codec import encode
+from dasktune.store.codec import encode
 from dasktune.torch import TorchTrainable, datasets
 from dasktune.torch.batches import Batch
 from dasktune.torch.loader import Knobs, Loader

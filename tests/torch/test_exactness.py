@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from dasktune.runtime.codec import decode, encode
 from dasktune.runtime.generators import SETUP, seed_generators
 from dasktune.runtime.stage import evaluated
+from dasktune.store.codec import decode, encode
 from dasktune.torch import TorchTrainable
 from dasktune.torch.batches import Position, training_batches
 from tests.torch.engine import advance, difference, fresh, restored, trained

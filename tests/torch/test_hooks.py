@@ -11,8 +11,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import dasktune as dt
 from dasktune.errors import StageError
-from dasktune.runtime.codec import encode
 from dasktune.runtime.stage import evaluated
+from dasktune.store.codec import encode
 from dasktune.study.fingerprint import fingerprint
 from dasktune.study.ports import Trainable
 from dasktune.torch import TorchTrainable

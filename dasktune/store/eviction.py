@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable
 
-from dasktune.runtime.record import Record
+from dasktune.store.record import Record
 from dasktune.units import Digest, Seconds
 
 

@@ -15,9 +15,9 @@ pytestmark = [
 
 
 def tried(law: str, folder: Path) -> int:
-    """Run a law of `tests.runtime.crashes`; return how much it was tried."""
+    """Run a law of `tests.store.crashes`; return how much it was tried."""
     answer = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.crashes", law, str(folder)],
+        [sys.executable, "-m", "tests.store.crashes", law, str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from dasktune.errors import BackendError
-from dasktune.runtime.local_files import disk_errors, open_making_folders
-from dasktune.runtime.medium import Medium
+from dasktune.store.local_files import disk_errors, open_making_folders
+from dasktune.store.medium import Medium
 from dasktune.units import Seconds
 
 if sys.platform != "win32":

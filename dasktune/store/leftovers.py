@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dasktune.runtime.local_files import TEMPORARY
-from dasktune.runtime.medium import Entry, Medium
-from dasktune.runtime.names import PROOFS, STATES, blob_of, key_of
+from dasktune.store.local_files import TEMPORARY
+from dasktune.store.medium import Entry, Medium
+from dasktune.store.names import PROOFS, STATES, blob_of, key_of
 from dasktune.units import Digest, Seconds
 
 _FOLDERS = (STATES, "timelines", "locks", PROOFS)

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, Self, TypeAlias
 
 from dasktune.errors import BackendError, InvalidStudyError
-from dasktune.runtime.names import checked_key
+from dasktune.store.names import checked_key
 from dasktune.units import Digest, Seconds, Step
 
 Metrics: TypeAlias = Mapping[str, float | None]

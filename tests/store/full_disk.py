@@ -1,4 +1,4 @@
-"""A store on a disk that is full: `python -m tests.runtime.full_disk FOLDER`.
+"""A store on a disk that is full: `python -m tests.store.full_disk FOLDER`.
 
 Run on a file system of 300 kB that belongs to this process alone.
 """
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dasktune.runtime.medium import StoreFullError
-from dasktune.runtime.store import Store
-from tests.runtime.contracts import KEY, OTHER, number_in, state_of
+from dasktune.store.medium import StoreFullError
+from dasktune.store.store import Store
+from tests.store.contracts import KEY, OTHER, number_in, state_of
 
 
 def main() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from dasktune.errors import BackendError, InvalidStudyError
-from dasktune.runtime.local_files import (
+from dasktune.store.local_files import (
     disk_errors,
     open_making_folders,
     sync_folder,
     write_all,
 )
-from dasktune.runtime.medium import Medium
+from dasktune.store.medium import Medium
 
 logger = logging.getLogger(__name__)
 

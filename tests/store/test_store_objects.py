@@ -10,9 +10,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dasktune.errors import BackendError
-from dasktune.runtime.objects import Objects
-from dasktune.runtime.store import Store
-from tests.runtime.contracts import KEY, OTHER, number_in, state_of
+from dasktune.store.objects import Objects
+from dasktune.store.store import Store
+from tests.store.contracts import KEY, OTHER, number_in, state_of
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_place_that_does_not_answer_is_not_taken_for_an_empty_one(
 
 
 def test_a_large_state_comes_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dasktune.runtime.objects._RANGE_BYTES", 1000)
+    monkeypatch.setattr("dasktune.store.objects._RANGE_BYTES", 1000)
     state = state_of(1, 10_000)
     state["weights"] = np.arange(10_000.0)
     store.commit(KEY, 1, state)
@@ -184,7 +184,7 @@ def test_where_no_age_is_told_things_are_young(
 ) -> None:
     store.commit(KEY, 1, state_of(1))
     store.commit(KEY, 1, state_of(2))
-    monkeypatch.setattr("dasktune.runtime.objects._TIMES", ())
+    monkeypatch.setattr("dasktune.store.objects._TIMES", ())
 
     assert store.clean().n_files == 0
     assert store.clean(older_than_s=0.0).n_files == 1

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection
 
 from dasktune.errors import InvalidStudyError
-from dasktune.runtime.names import checked_key
+from dasktune.store.names import checked_key
 from dasktune.units import Digest
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ Format, version 1, all numbers little-endian:
     12  4  CRC-32 of the structure  the contents are checked by the store, with SHA-256
     16  8  length of the structure
     24  8  length of everything
-    32     structure                JSON: {"buffers": [lengths], "state": tree of `runtime.nodes`}
+    32     structure                JSON: {"buffers": [lengths], "state": tree of `store.nodes`}
            buffers                  each at a multiple of 64, zeros between
 
 Equal states give equal bytes. Dicts keep their order: dicts with equal items in another order are
@@ -27,8 +27,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias
 
 from dasktune.errors import BackendError
-from dasktune.runtime.buffers import aligned, is_aligned, padding, slices, wholes
-from dasktune.runtime.nodes import NodeReader, NodeWriter
+from dasktune.store.buffers import aligned, is_aligned, padding, slices, wholes
+from dasktune.store.nodes import NodeReader, NodeWriter
 
 State: TypeAlias = Any
 """What a Trainable's `state_dict()` returns, and `load_state_dict()` takes back."""

@@ -2,7 +2,7 @@
 
 An object appears whole when its upload ends. Who comes first is decided by a conditional put: it
 is atomic on S3, and elsewhere as good as fsspec makes it. Called by the store through the protocol
-`runtime.medium.Medium`; the only module that imports fsspec.
+`store.medium.Medium`; the only module that imports fsspec.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +15,8 @@ import fsspec
 from fsspec.spec import AbstractBufferedFile
 
 from dasktune.errors import BackendError, DasktuneError, InvalidStudyError
-from dasktune.runtime.buffers import aligned
-from dasktune.runtime.medium import Content, Entry
+from dasktune.store.buffers import aligned
+from dasktune.store.medium import Content, Entry
 
 _RANGE_BYTES = 16 * 2**20
 _RANGES_AT_ONCE = 8

@@ -1,6 +1,6 @@
 """numpy arrays and scalars as nodes of an encoded state.
 
-Called by `runtime.nodes`. An array keeps dtype, byte order, shape and, where it is contiguous,
+Called by `store.nodes`. An array keeps dtype, byte order, shape and, where it is contiguous,
 whether rows or columns come first; other layouts are written in row order. Two arrays that share
 memory are two arrays after loading: numpy has no storage to name, unlike torch.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dasktune.runtime.buffers import Buffers, Refusal, are_truths, wholes
+from dasktune.store.buffers import Buffers, Refusal, are_truths, wholes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -1,6 +1,6 @@
 """What a store asks of the place where it keeps its files: local files, or an object store.
 
-A protocol with two implementations, `runtime.local_files` and `runtime.objects`; names are paths
+A protocol with two implementations, `store.local_files` and `store.objects`; names are paths
 relative to the store, with `/` between. Whatever is written is whole or not there, and durable
 when the call returns. A place that does not answer raises; None says that something is certainly
 not there.

@@ -1,6 +1,6 @@
 """A state as a tree of nodes that JSON can say, and back.
 
-Called by `runtime.codec`, which writes the tree and, after it, the memory of arrays and tensors.
+Called by `store.codec`, which writes the tree and, after it, the memory of arrays and tensors.
 None, booleans, integers of 64 bits, finite floats and text are themselves; everything else is a
 list that begins with its kind:
 
@@ -26,9 +26,9 @@ from math import isfinite
 from typing import Any, TypeAlias
 
 from dasktune.errors import StageError
-from dasktune.runtime.arrays import array_node, is_array, read_array, read_scalar
-from dasktune.runtime.buffers import Buffers, Refusal
-from dasktune.runtime.tensors import TensorReader, Tensors
+from dasktune.store.arrays import array_node, is_array, read_array, read_scalar
+from dasktune.store.buffers import Buffers, Refusal
+from dasktune.store.tensors import TensorReader, Tensors
 
 MAX_DEPTH = 100
 """Containers within containers; a state that contains itself ends here too."""

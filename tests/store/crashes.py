@@ -1,4 +1,4 @@
-"""Processes that commit, and die while they do: `python -m tests.runtime.crashes LAW FOLDER`.
+"""Processes that commit, and die while they do: `python -m tests.store.crashes LAW FOLDER`.
 
 A process without threads, so that it can fork: a child works on a store and kills itself at one
 call to the operating system, or is killed by its parent at any moment; the parent then looks at
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from dasktune.errors import BackendError
-from dasktune.runtime.local_files import LocalFiles
-from dasktune.runtime.lock import HeartbeatLock
-from dasktune.runtime.store import Store
+from dasktune.store.local_files import LocalFiles
+from dasktune.store.lock import HeartbeatLock
+from dasktune.store.store import Store
 from dasktune.units import Digest
-from tests.runtime.contracts import KEY, OTHER, number_in, state_of
+from tests.store.contracts import KEY, OTHER, number_in, state_of
 
 CALLS = [
     "open", "write", "fsync", "fdatasync", "link",

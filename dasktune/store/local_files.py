@@ -2,7 +2,7 @@
 
 Each file is written under a temporary name, synced, renamed, and its folder synced. A process that
 is killed leaves at most temporary files and files that nothing refers to; `Store.clean` finds them.
-Called by the store through the protocol `runtime.medium.Medium`.
+Called by the store through the protocol `store.medium.Medium`.
 
 References:
     [1] Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014: why the file is synced
@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Self
 
 from dasktune.errors import BackendError
-from dasktune.runtime.buffers import aligned
-from dasktune.runtime.medium import Content, Entry, StoreFullError
+from dasktune.store.buffers import aligned
+from dasktune.store.medium import Content, Entry, StoreFullError
 
 if sys.platform != "win32":
     import fcntl

@@ -10,9 +10,9 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from dasktune.runtime.objects import Objects
-from dasktune.runtime.store import Store
-from tests.runtime.contracts import StoreContract
+from dasktune.store.objects import Objects
+from dasktune.store.store import Store
+from tests.store.contracts import StoreContract
 
 # A process of its own: its threads and log stay out of the tests.
 _SERVER = """

@@ -2,7 +2,7 @@
 
 Called by stages (commit, load), the driver (journal, lock, eviction) and the command line. Below:
 
-    states/KEY.SHA256.state     a blob: a state as `runtime.codec` writes it; never changed
+    states/KEY.SHA256.state     a blob: a state as `store.codec` writes it; never changed
     states/KEY.json             the record: which blob stands for the key, metrics, facts
     timelines/STUDY.jsonl       the journal of a study; on object stores STUDY/NUMBER.jsonl
     locks/STUDY.lock            who drives a study; on object stores STUDY/NUMBER.json
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from dasktune.errors import BackendError, InvalidStudyError, StageError
-from dasktune.runtime.codec import Encoding, State, decode
-from dasktune.runtime.eviction import choose_evictions
-from dasktune.runtime.journal_file import FileJournal, Journal, SegmentJournal
-from dasktune.runtime.leftovers import Cleaned, leftovers
-from dasktune.runtime.local_files import LocalFiles
-from dasktune.runtime.lock import CANNOT_LOCK, FileLock, HeartbeatLock, StudyLock
-from dasktune.runtime.medium import Medium
-from dasktune.runtime.names import (
+from dasktune.store.codec import Encoding, State, decode
+from dasktune.store.eviction import choose_evictions
+from dasktune.store.journal_file import FileJournal, Journal, SegmentJournal
+from dasktune.store.leftovers import Cleaned, leftovers
+from dasktune.store.local_files import LocalFiles
+from dasktune.store.lock import CANNOT_LOCK, FileLock, HeartbeatLock, StudyLock
+from dasktune.store.medium import Medium
+from dasktune.store.names import (
     STATES,
     blob_name,
     blob_of,
@@ -41,9 +41,9 @@ from dasktune.runtime.names import (
     proof_name,
     record_name,
 )
-from dasktune.runtime.objects import Objects
-from dasktune.runtime.pins import PINS, pins_from_bytes, pins_name, pins_to_bytes
-from dasktune.runtime.record import Metrics, Record, checked_metrics
+from dasktune.store.objects import Objects
+from dasktune.store.pins import PINS, pins_from_bytes, pins_name, pins_to_bytes
+from dasktune.store.record import Metrics, Record, checked_metrics
 from dasktune.units import Digest, Seconds, Step
 
 logger = logging.getLogger(__name__)

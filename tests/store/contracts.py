@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dasktune.errors import BackendError, InvalidStudyError, StageError
-from dasktune.runtime.journal_file import SEGMENT_BYTES
-from dasktune.runtime.medium import Medium
-from dasktune.runtime.store import Store
+from dasktune.store.journal_file import SEGMENT_BYTES
+from dasktune.store.medium import Medium
+from dasktune.store.store import Store
 from dasktune.units import Digest
 
 Anything: TypeAlias = Any

@@ -17,18 +17,18 @@ from pathlib import Path
 import pytest
 
 from dasktune.errors import BackendError
-from dasktune.runtime.local_files import LocalFiles
-from dasktune.runtime.lock import FileLock, HeartbeatLock, Holder, this_process
-from dasktune.runtime.objects import Objects
-from dasktune.runtime.store import Store
+from dasktune.store.local_files import LocalFiles
+from dasktune.store.lock import FileLock, HeartbeatLock, Holder, this_process
+from dasktune.store.objects import Objects
+from dasktune.store.store import Store
 
 ROOT = Path(__file__).parent.parent.parent
 
-FILE_LOCK = "from dasktune.runtime.store import Store; lock = Store(FOLDER).lock('study')"
+FILE_LOCK = "from dasktune.store.store import Store; lock = Store(FOLDER).lock('study')"
 HEARTBEAT_LOCK = """
 from pathlib import Path
-from dasktune.runtime.local_files import LocalFiles
-from dasktune.runtime.lock import HeartbeatLock
+from dasktune.store.local_files import LocalFiles
+from dasktune.store.lock import HeartbeatLock
 lock = HeartbeatLock(LocalFiles(Path(FOLDER)), 'study', every_s=0.02, patience_s=60.0)
 """
 # The child of a fork, such as a loader worker, lives on until its input ends.

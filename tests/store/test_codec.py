@@ -27,9 +27,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasktune.errors import BackendError, StageError
-from dasktune.runtime.buffers import aligned
-from dasktune.runtime.codec import Encoding, decode, encode, encode_to
-from tests.runtime.states import DTYPES, STATES, bits, same, tensor_of
+from dasktune.store.buffers import aligned
+from dasktune.store.codec import Encoding, decode, encode, encode_to
+from tests.store.states import DTYPES, STATES, bits, same, tensor_of
 
 ROOT = Path(__file__).parent.parent.parent
 HEADER = struct.Struct("<8sHHIQQ")
@@ -643,7 +643,7 @@ def test_states_without_tensors_need_no_torch() -> None:
     data = encode({"w": np.arange(3), "x": [1]})
 
     program = (
-        "import sys; from dasktune.runtime.codec import decode, encode\n"
+        "import sys; from dasktune.store.codec import decode, encode\n"
         f"state = decode({data!r}); assert encode(state) == {data!r}; print('torch' in sys.modules)"
     )
 
@@ -653,7 +653,7 @@ def test_states_without_tensors_need_no_torch() -> None:
 def test_a_state_with_tensors_says_that_torch_is_missing() -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        "from dasktune.runtime.codec import decode\n"
+        "from dasktune.store.codec import decode\n"
         f"try: decode({encode(torch.ones(1))!r})\nexcept Exception as error: print(repr(error))"
     )
 

@@ -1,6 +1,6 @@
 """torch tensors as nodes of an encoded state.
 
-Called by `runtime.nodes`. A tensor keeps dtype, shape, strides, `requires_grad` and whether it is a
+Called by `store.nodes`. A tensor keeps dtype, shape, strides, `requires_grad` and whether it is a
 Parameter; tensors that view one storage view one storage after loading, on the CPU. Of a storage
 only the part between the first and the last element in use is kept, and bytes of it that no tensor
 shows are written as zeros: equal tensors give equal bytes, whatever lies between their elements.
@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from dasktune.errors import BackendError
-from dasktune.runtime.buffers import Buffers, Refusal, are_truths, wholes
+from dasktune.store.buffers import Buffers, Refusal, are_truths, wholes
 
 Tensor: TypeAlias = Any
 """A `torch.Tensor`; its type cannot be named where torch must not be imported."""

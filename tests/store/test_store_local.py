@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from dasktune.errors import BackendError, InvalidStudyError
-from dasktune.runtime.journal_file import FileJournal
-from dasktune.runtime.local_files import LocalFiles
-from dasktune.runtime.medium import StoreFullError
-from dasktune.runtime.store import Store
-from tests.runtime.contracts import KEY, OTHER, number_in, state_of
+from dasktune.store.journal_file import FileJournal
+from dasktune.store.local_files import LocalFiles
+from dasktune.store.medium import StoreFullError
+from dasktune.store.store import Store
+from tests.store.contracts import KEY, OTHER, number_in, state_of
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -264,7 +264,7 @@ def test_a_store_on_a_full_disk_says_so_keeps_what_it_has_and_goes_on(tmp_path: 
     ):
         pytest.skip("no small disk can be had here")
 
-    law = [sys.executable, "-m", "tests.runtime.full_disk", str(tmp_path)]
+    law = [sys.executable, "-m", "tests.store.full_disk", str(tmp_path)]
     answer = subprocess.run([*small, *law], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert answer.returncode == 0, answer.stderr[-3000:]
@@ -358,7 +358,7 @@ def test_young_leftovers_stay_while_somebody_writes(store: Store) -> None:
 def test_a_proof_is_read_in_another_process(store: Store) -> None:
     store.write_proof("token")
     program = (
-        "from dasktune.runtime.store import Store\n"
+        "from dasktune.store.store import Store\n"
         f"Store({store.url!r}).read_proof('token')\n"
         f"Store({store.url + '-other'!r}).read_proof('token')"
     )
@@ -372,7 +372,7 @@ def test_a_proof_is_read_in_another_process(store: Store) -> None:
 
 def test_opening_a_store_loads_no_library_of_the_world() -> None:
     program = (
-        "import sys; from dasktune.runtime.store import Store; Store('/nowhere')\n"
+        "import sys; from dasktune.store.store import Store; Store('/nowhere')\n"
         "print(*{'torch', 's3fs', 'dask', 'distributed'} & sys.modules.keys())"
     )
 
