@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from dasktune.space.exploration import Exploration
 from dasktune.units import Step
 
 
@@ -49,6 +50,24 @@ _FINAL = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A tuner's wish: let a new trial follow another one up to a step, and go its own way then.
+
+    Nothing is copied: the new trial's history has the other's values before that step, so all of
+    that is shared.
+    """
+
+    parent: int
+    """Number of the trial to follow."""
+    step: Step
+    """The first step at which the new trial has values of its own, at least 1."""
+    exploration: Exploration
+    """How those differ from the parent's."""
+    salt: str
+    """Makes explorations of the same parent differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A tuner's wish: train this trial up to that step and report there."""
 
@@ -60,6 +79,9 @@ class Request:
     """Earlier steps, ascending, whose metrics are reported in passing; none is a cut."""
     reason: str
     """Why, in words that `explain` repeats."""
+    branch: Branch | None = None
+    """Where the trial comes from, if it is new and not the sampler's: its number is then the
+    next one that no trial has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +99,8 @@ class Report:
     branch: Hashable = None
     """Identity of the trial's history up to the tuner's next decision step: two trials with equal
     branches will still share everything there. None at the last decision step."""
+    scores: tuple[float, ...] = ()
+    """Every tuned metric like `score`, in the study's order; for samplers that weigh several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

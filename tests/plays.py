@@ -46,8 +46,9 @@ from dasktune.study.events import (
     WorkerRecalled,
 )
 from dasktune.study.study import Study
-from dasktune.study.study_run import StudyRun, TrialRecord
+from dasktune.study.study_run import StudyRun
 from dasktune.study.timeline import Timeline, replay
+from dasktune.study.trial_record import TrialRecord
 from dasktune.trial import TrialId, TrialStatus
 from dasktune.tuners.full import FullTraining
 from dasktune.units import Digest, Step, WorkerId

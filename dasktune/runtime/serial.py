@@ -13,8 +13,8 @@ from dasktune.plan.stage import Stage
 from dasktune.runtime.answers import events_of
 from dasktune.runtime.payload import Payload
 from dasktune.runtime.stage import Hooks, Order, Workplace, run_stage
-from dasktune.study.commands import Command, RunPath, StopPath
-from dasktune.study.events import Event, Interrupted, MetricsReported, WorkerJoined
+from dasktune.study.commands import Command, RunPath, SetTimer, StopPath
+from dasktune.study.events import Event, Interrupted, MetricsReported, TimerFired, WorkerJoined
 from dasktune.units import Digest, Seconds, Step, WorkerId
 
 _WORKER = WorkerId("serial")
@@ -50,6 +50,7 @@ class SerialBackend:
         self._path: int = 0
         self._stages: deque[Stage] = deque()
         self._is_stopping = False
+        self._timers: list[SetTimer] = []
         self._tell(WorkerJoined(worker=_WORKER))
 
     def perform(self, command: Command) -> None:
@@ -59,10 +60,15 @@ class SerialBackend:
             self._stages.extend(command.stages)
         elif isinstance(command, StopPath):
             self._is_stopping = True
+        elif isinstance(command, SetTimer):
+            self._timers.append(command)
 
     def next_event(self) -> tuple[Event, Seconds]:
         """Return what happened, or make something happen: run the next stage to its end."""
         while not self._events:
+            self._fire_timers()
+            if self._events:
+                break
             if not self._stages:
                 raise BackendError("nothing is running and nothing is to come")
             self._run_one(self._stages.popleft())
@@ -92,12 +98,24 @@ class SerialBackend:
             payload=self._payloads[Digest(stage.family.fingerprint)],
             looks_inside=self._looks_inside,
         )
-        hooks = Hooks(report=report, should_stop=lambda: self._is_stopping)
+        hooks = Hooks(
+            report=report, should_stop=lambda: self._is_stopping or bool(self._due_timers())
+        )
         outcome = run_stage(order, self._workplace, hooks)
+        self._fire_timers()  # first: what they end is not gone on with
         for event in events_of(path, stage, outcome):
             self._tell(event)
         if outcome.error is not None or outcome.reached < stage.stop:
             self._stages.clear()
+
+    def _due_timers(self) -> list[SetTimer]:
+        now = self._clock() - self._zero_s
+        return [timer for timer in self._timers if timer.at_s <= now]
+
+    def _fire_timers(self) -> None:
+        for timer in self._due_timers():
+            self._timers.remove(timer)
+            self._tell(TimerFired(study=timer.study))
 
     def _tell(self, event: Event) -> None:
         self._events.append((event, self._clock() - self._zero_s))

@@ -25,12 +25,16 @@ class _Run(SamplerRun):
     def __init__(self, points: Iterator[Point]) -> None:
         self._points = points
         self._drawn: set[Point] = set()
-        self._proposed: Point | None = None  # the same until it is recorded
+        self._proposed: list[Point] = []  # in order, until they are recorded
 
-    def ask(self, number: int, new_steps: NewSteps) -> Point | None:  # noqa: ARG002
-        if self._proposed is None or self._proposed in self._drawn:
-            self._proposed = next((p for p in self._points if p not in self._drawn), None)
-        return self._proposed
+    def ask(self, number: int, new_steps: NewSteps, attempt: int = 0) -> Point | None:  # noqa: ARG002
+        self._proposed = [point for point in self._proposed if point not in self._drawn]
+        while len(self._proposed) <= attempt:
+            point = next((p for p in self._points if p not in self._drawn), None)
+            if point is None:
+                return None
+            self._proposed.append(point)
+        return self._proposed[attempt]
 
     def record(self, number: int, point: Point) -> None:  # noqa: ARG002
         self._drawn.add(point)
@@ -39,5 +43,5 @@ class _Run(SamplerRun):
         self._points, points = tee(self._points)
         twin = type(self)(points)
         twin._drawn = self._drawn.copy()
-        twin._proposed = self._proposed
+        twin._proposed = self._proposed.copy()
         return twin

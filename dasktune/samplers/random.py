@@ -7,11 +7,11 @@ generator, whose state would tie each draw to all before it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import count
 from typing import Self, final
 
 from dasktune.samplers.sampler import NewSteps, Sampler, SamplerContext, SamplerRun
+from dasktune.space.chance import unit_of
 from dasktune.space.domain import Domain
 from dasktune.space.search_space import Point
 
@@ -40,17 +40,18 @@ class _Run(SamplerRun):
         self._size = context.space.size
         self._drawn: set[Point] = set()
 
-    def ask(self, number: int, new_steps: NewSteps) -> Point | None:  # noqa: ARG002
+    def ask(self, number: int, new_steps: NewSteps, attempt: int = 0) -> Point | None:  # noqa: ARG002
         space = self._context.space
         if self._size is not None and len(self._drawn) >= self._size:
             return None
-        for attempt in count():
-            point, _ = space.draw(_uniform(self._context.seed, number, attempt))
+        first = attempt * (_MOST_TRIES + 1)
+        for repeat in count():
+            point, _ = space.draw(_uniform(self._context.seed, number, first + repeat))
             if point not in self._drawn:
                 return point
-            if self._size is not None and attempt >= _MOST_REPEATS:
+            if self._size is not None and repeat >= _MOST_REPEATS:
                 return next(point for point in space.points() if point not in self._drawn)
-            if attempt >= _MOST_TRIES:
+            if repeat >= _MOST_TRIES:
                 return point
         raise AssertionError("count() does not end")
 
@@ -67,7 +68,6 @@ def _uniform(seed: int, number: int, attempt: int) -> Callable[[str, Domain], in
     head = f"{seed}:{number}:{attempt}:".encode()
 
     def suggest(path: str, domain: Domain) -> int | float:
-        digest = blake2b(head + path.encode(), digest_size=8).digest()
-        return domain.from_unit((int.from_bytes(digest) >> 11) / (1 << 53))
+        return domain.from_unit(unit_of(head + path.encode()))
 
     return suggest

@@ -15,13 +15,14 @@ from dasktune.errors import BackendError
 from dasktune.plan.stage import Stage
 from dasktune.simulator.kernel import Kernel
 from dasktune.simulator.world import StageRaises, StateVanishes, WorkerDies, World
-from dasktune.study.commands import Command, RunPath, StopPath
+from dasktune.study.commands import Command, RunPath, SetTimer, StopPath
 from dasktune.study.events import (
     Event,
     MetricsReported,
     StageFailed,
     StageFinished,
     StateLost,
+    TimerFired,
     WorkerJoined,
     WorkerLeft,
 )
@@ -79,6 +80,9 @@ class SimulatedBackend:
             self._run(command)
         elif isinstance(command, StopPath):
             self._stop(command)
+        elif isinstance(command, SetTimer):
+            fired = TimerFired(study=command.study)
+            self._kernel.schedule(max(command.at_s, self._kernel.now), partial(self._tell, fired))
 
     def next_event(self) -> tuple[Event, Seconds]:
         """Advance the clock to the next event."""

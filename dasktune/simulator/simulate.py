@@ -40,7 +40,7 @@ def simulate(
     studies = [study] if isinstance(study, Study) else list(study)
     core = StudyCore(studies, scheduler)
     timeline = Timeline()
-    names = tuple(sorted({one.metric for one in studies}))
+    names = tuple(sorted({name for one in studies for name in one.metrics}))
     drive(core, SimulatedBackend(world, names), timeline.record)
     results = results_of(core, timeline)
     return results[0] if isinstance(study, Study) else results

@@ -1,7 +1,7 @@
 """What the core wishes, as it tells the world: imperatives, each with its reason.
 
-`RunPath`, `StopPath`, `ReturnWorker`, `ReportDemand` and `EndRun` are for backends to perform, who
-share a cluster's workers by the third and fourth. The others are decisions: they need
+`RunPath`, `StopPath`, `ReturnWorker`, `ReportDemand`, `SetTimer` and `EndRun` are for backends to
+perform, who share a cluster's workers by the third and fourth. The others are decisions: they need
 nobody to act, and stand in the timeline so that replay, `explain` and the report can tell what was
 drawn, asked for and ended, and why.
 """
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from dasktune.plan.stage import Stage
 from dasktune.space.search_space import Point
 from dasktune.trial import TrialId, TrialStatus
-from dasktune.units import Step, WorkerId
+from dasktune.units import Seconds, Step, WorkerId
 
 
 class StudyStatus(Enum):
@@ -34,6 +34,18 @@ class DrawTrial:
     trial: TrialId
     point: Point
     """The draw; the study's space makes the configuration of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchTrial:
+    """Let a new trial have another one's configuration up to a step, and a draw's from there."""
+
+    trial: TrialId
+    point: Point
+    """What it does from `step` on."""
+    parent: int
+    """Number of the trial that it follows up to there."""
+    step: Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +115,15 @@ class ReportDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    """Answer with `TimerFired` when it is this time."""
+
+    study: int
+    at_s: Seconds
+    """In seconds since the first event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndStudy:
     """Let a study be over."""
 
@@ -120,12 +141,14 @@ class EndRun:
 
 Command: TypeAlias = (
     DrawTrial
+    | BranchTrial
     | AskTrial
     | EndTrial
     | RunPath
     | StopPath
     | ReturnWorker
     | ReportDemand
+    | SetTimer
     | EndStudy
     | EndRun
 )

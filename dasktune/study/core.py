@@ -30,6 +30,7 @@ from dasktune.study.events import (
     StageFinished,
     StateLost,
     StudyStarted,
+    TimerFired,
     WorkerJoined,
     WorkerLeft,
     WorkerRecalled,
@@ -162,6 +163,8 @@ class StudyCore:
                 self._answers += self.plan.lose(event.state)
             case StudyStarted():
                 self._study_started(event)
+            case TimerFired():
+                self.runs[event.study].woken(self.now, self._commands)
             case Interrupted():
                 self._interrupted(event.reason)
             case Resumed():
@@ -179,11 +182,13 @@ class StudyCore:
         self._is_draining = self._has_ended = False
         for worker in list(self.slots.by_worker):
             self._worker_left(WorkerLeft(worker=worker, died=False))
+        for run in self.runs:
+            run.set_timer(self._commands)
 
     def _study_started(self, event: StudyStarted) -> None:
         if not 0 <= event.study < len(self.runs) or self.runs[event.study].status is not None:
             raise BackendError(f"study {event.study} cannot start: unknown, or started before")
-        self.runs[event.study].start(self._commands, self._recorded)
+        self.runs[event.study].start(self._commands, self._recorded, self.now)
 
     def _worker_joined(self, event: WorkerJoined) -> None:
         if event.n_slots < 1:
@@ -274,6 +279,8 @@ class StudyCore:
 
     def _settle(self) -> None:
         """Let everybody hear what is new, ask for more, and hand out work, until nothing moves."""
+        for run in self.runs:
+            run.executed(self.plan.steps_executed, self._commands)
         while True:
             while self._answers:
                 answer = self._answers.popleft()

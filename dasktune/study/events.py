@@ -108,6 +108,14 @@ class StateLost:
     """Its key."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """It is the time that a study asked to be told of."""
+
+    study: int
+    """Its place among the studies run together."""
+
+
 BY_USER = "interrupted"
 """Why a run is stopped when the user asked for it."""
 
@@ -134,6 +142,7 @@ Event: TypeAlias = (
     | StageFinished
     | StageFailed
     | StateLost
+    | TimerFired
     | Interrupted
     | Resumed
 )

@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from dasktune.errors import BackendError, InvalidStudyError
@@ -23,10 +23,12 @@ from dasktune.space.composed import Join, Warmup
 from dasktune.space.domain import Drawn
 from dasktune.space.schedule import FunctionSchedule, Schedule, as_schedule
 from dasktune.space.search_space import Point
+from dasktune.space.spliced import Splice
 from dasktune.space.stepwise import Piecewise
 from dasktune.space.template import Items, Template
 from dasktune.space.value import Value
 from dasktune.study.fingerprint import Fingerprint, difference
+from dasktune.study.limits import Limits
 from dasktune.study.study import Study
 from dasktune.tuners.tuner import Tuner
 from dasktune.units import Digest, Step
@@ -34,7 +36,7 @@ from dasktune.units import Digest, Step
 _Read: TypeAlias = Any
 """What a text, or a line of JSON, turns out to hold."""
 
-_PLAIN = ("name", "metric", "mode", "n_trials", "seed", "training_seed", "retries", "max_failures")
+_PLAIN = ("name", "n_trials", "seed", "training_seed", "retries", "max_failures")
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _MOST_VALUES = 10_000
 """Values of a function that are written; a longer one is only named."""
@@ -53,6 +55,12 @@ def _described(study: Study) -> dict[str, object]:
     fingerprint = {"digest": study.fingerprint.digest, "parts": study.fingerprint.parts}
     return {
         **{name: getattr(study, name) for name in _PLAIN},
+        "metric": list(study.metrics),
+        "mode": list(study.modes),
+        "rank_by": study.metric,
+        "limits": asdict(study.limits),
+        "first": [dict(point) for point in study.first],
+        "warm_start": len(study.warm_start),
         "space": space,
         "sampler": repr(study.sampler),
         "draws_ahead": study.sampler.draws_ahead,
@@ -74,6 +82,8 @@ def _call(part: object, stop: Step) -> str:
             text = f"warmup({n}, {_call(then, stop)})"
         case Join(schedules=schedules, boundaries=boundaries):
             text = f"join([{row(schedules)}], at={list(boundaries)})"
+        case Splice(schedules=schedules, boundaries=boundaries):
+            text = f"splice([{row(schedules)}], at={list(boundaries)})"
         case Choice(options=options) if any(isinstance(option, Branch) for option in options):
             text = f"choice({{{', '.join([_branch(option, stop) for option in options])}}})"
         case Choice(options=options):
@@ -175,9 +185,19 @@ def _study(described: Mapping[str, _Read]) -> Study:
         space={name: _value(text) for name, text in described["space"].items()},
         sampler=sampler,
         tuner=_value(described["tuner"]),
+        metric=described["metric"],
+        mode=described["mode"],
+        rank_by=described["rank_by"],
         **{name: described[name] for name in _PLAIN},
     )
-    object.__setattr__(study, "fingerprint", _fingerprint(described["fingerprint"]))
+    # What is known already need not be checked again, or cannot be told from a text.
+    known: dict[str, object] = {
+        "fingerprint": _fingerprint(described["fingerprint"]),
+        "limits": Limits(**described["limits"]),
+        "first": tuple([Point.of(point) for point in described["first"]]),
+    }
+    for name, value in known.items():
+        object.__setattr__(study, name, value)
     return study
 
 
@@ -282,7 +302,7 @@ class _Recorded(Sampler):
 
 
 class _RecordedRun(SamplerRun):
-    def ask(self, number: int, new_steps: NewSteps) -> Point | None:  # noqa: ARG002
+    def ask(self, number: int, new_steps: NewSteps, attempt: int = 0) -> Point | None:  # noqa: ARG002
         return None
 
     def record(self, number: int, point: Point) -> None:

@@ -44,7 +44,7 @@ def read_entry(line: str) -> tuple[Seconds, Event, dict[TrialId, Point]]:
         points = {
             TrialId(*command["trial"]): Point.of(command["point"])
             for command in entry["commands"]
-            if command["is"] == "DrawTrial"
+            if command["is"] in ("DrawTrial", "BranchTrial")
         }
         at_s = entry["at_s"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

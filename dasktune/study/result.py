@@ -18,8 +18,9 @@ from dasktune.study.commands import StudyStatus
 from dasktune.study.core import StudyCore
 from dasktune.study.ports import States, Trainable
 from dasktune.study.study import Study
-from dasktune.study.study_run import StudyRun, TrialRecord
+from dasktune.study.study_run import StudyRun
 from dasktune.study.timeline import Timeline
+from dasktune.study.trial_record import TrialRecord
 from dasktune.trial import Report, TrialStatus
 from dasktune.units import Seconds, Step
 
@@ -47,6 +48,10 @@ class TrialResult:
     """Step of its best report; 0 if it gave none."""
     steps_requested: Step
     """The furthest step that it was asked for."""
+    parent: int | None = None
+    """Number of the trial that it branched off, if it did; up to `branch_step` they are one."""
+    branch_step: Step = 0
+    """The first step at which it has values of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,4 +184,6 @@ def _trial(record: TrialRecord) -> TrialResult:
         metrics=best.metrics if best is not None else {},
         steps=best.step if best is not None else 0,
         steps_requested=record.planned.furthest,
+        parent=record.branch.parent if record.branch is not None else None,
+        branch_step=record.branch.step if record.branch is not None else 0,
     )

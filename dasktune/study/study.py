@@ -5,19 +5,22 @@ that nothing starts with a wrong argument. Knows nothing of how the search goes.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Literal, cast
+from typing import cast
 
 from dasktune.errors import InvalidStudyError
 from dasktune.plan.keys import Family
 from dasktune.samplers.grid import Grid
 from dasktune.samplers.random import Random
-from dasktune.samplers.sampler import Sampler
+from dasktune.samplers.sampler import EarlierTrial, Sampler
 from dasktune.space.arguments import whole
-from dasktune.space.search_space import SearchSpace
+from dasktune.space.configuration import Configuration
+from dasktune.space.search_space import Point, SearchSpace
 from dasktune.study.fingerprint import Fingerprint, fingerprint
+from dasktune.study.limits import Limits, limits
+from dasktune.study.scores import Mode, score_of
+from dasktune.study.warm_start import EarlierResult, earlier_trials
 from dasktune.tuners.tuner import Tuner
 from dasktune.units import Step
 
@@ -37,10 +40,14 @@ class Study:
     """Which configurations are tried."""
     tuner: Tuner
     """Which trials train how far."""
+    metrics: tuple[str, ...]
+    """Names of the tuned metrics in what `evaluate()` returns; mostly one."""
+    modes: tuple[Mode, ...]
+    """For each of them whether more is better, or less."""
     metric: str
-    """Name of the tuned metric in what `evaluate()` returns."""
-    mode: Literal["max", "min"]
-    """Whether more of the metric is better, or less."""
+    """The one of them by which trials are compared."""
+    mode: Mode
+    """Its mode."""
     n_trials: int
     """Trials in all, at least 1."""
     seed: int
@@ -53,6 +60,12 @@ class Study:
     """How often a stage that raised is tried again, at least 0."""
     max_failures: int
     """The study gives up when so many trials failed before any gave a report, at least 1."""
+    limits: Limits
+    """When it ends although its tuner would go on."""
+    first: tuple[Point, ...]
+    """Draws of the first trials, before the sampler is asked."""
+    warm_start: tuple[EarlierTrial, ...] = field(repr=False)
+    """Trials of earlier studies that the sampler learns from."""
     fingerprint: Fingerprint = field(repr=False)
     """Digest of the training code, with its parts."""
 
@@ -62,8 +75,9 @@ class Study:
         *,
         space: Mapping[str, object] | SearchSpace,
         tuner: Tuner,
-        metric: str,
-        mode: Literal["max", "min"],
+        metric: str | Sequence[str],
+        mode: Mode | Sequence[Mode],
+        rank_by: str | None = None,
         sampler: Sampler | None = None,
         n_trials: int | None = None,
         seed: int = 0,
@@ -71,6 +85,12 @@ class Study:
         name: str = "study",
         retries: int = 2,
         max_failures: int = 3,
+        timeout: float | str | None = None,
+        max_steps_executed: int | None = None,
+        target: float | None = None,
+        patience: int | None = None,
+        first: Sequence[Mapping[str, object] | Configuration] = (),
+        warm_start: Sequence[EarlierResult] = (),
     ) -> None:
         """Check and keep the description.
 
@@ -78,8 +98,10 @@ class Study:
             trainable: An object with `setup`, `step`, `evaluate`, `state_dict`, `load_state_dict`.
             space: Domains, schedules, templates or fixed values by hyper-parameter name.
             tuner: Which trials train how far.
-            metric: Name of the tuned metric.
-            mode: "max" or "min".
+            metric: Name of the tuned metric, or a list of several, which give a Pareto front.
+            mode: "max" or "min"; a list of as many for several metrics.
+            rank_by: Of several metrics, the one by which a tuner compares trials; tuners that
+                stop trials early need it.
             sampler: Which configurations are tried; by default `Random()`.
             n_trials: Trials in all; may be left out for `Grid()`, which then takes the whole space.
             seed: Drives draws.
@@ -87,6 +109,16 @@ class Study:
             name: Letters, digits, `.`, `_` and `-`.
             retries: How often a stage that raised is tried again.
             max_failures: Failed trials before the study gives up, if none gave a report.
+            timeout: Seconds after which the study ends, or a text such as "90s" or "2h"; time in
+                which nobody drove it does not count.
+            max_steps_executed: Steps trained by workers, in all studies of a run, after which it
+                ends; paths that are running stop at their next step boundary.
+            target: A value of the metric with which the study ends.
+            patience: The study ends when so many trials in a row reported nothing better.
+            first: Configurations of the first trials, as mappings from names to values or
+                schedules; they count among the trials.
+            warm_start: Results of earlier studies whose trials the sampler learns from; their
+                states are found in the store anyway. Trials outside this space are left out.
 
         Raises:
             InvalidStudyError: Something does not fit; the message says what would.
@@ -98,25 +130,38 @@ class Study:
         if isinstance(chosen, Grid):
             searched.points()  # refuses what is continuous
         _check_trainable(trainable)
-        _check_text("metric", metric, _ANY_TEXT, "the name of a result of evaluate()")
-        if mode not in ("max", "min"):
-            raise InvalidStudyError(f"mode is {mode!r}; it must be 'max' or 'min'")
+        metrics, modes = _metrics(metric, mode)
+        ranked = _ranked(metrics, rank_by, tuner)
         _check_text(
             "name", name, _NAME, "letters, digits, '.', '_' and '-', first a letter or digit"
         )
+        n = _n_trials(n_trials, chosen, searched)
+        one_mode = modes[metrics.index(ranked)]
         given = {
             "trainable": trainable,
             "space": searched,
             "sampler": chosen,
             "tuner": tuner,
-            "metric": metric,
-            "mode": mode,
-            "n_trials": _n_trials(n_trials, chosen, searched),
+            "metrics": metrics,
+            "modes": modes,
+            "metric": ranked,
+            "mode": one_mode,
+            "n_trials": n,
             "seed": whole(seed, "seed", 0),
             "training_seed": whole(training_seed, "training_seed", 0),
             "name": name,
             "retries": whole(retries, "retries", 0),
             "max_failures": whole(max_failures, "max_failures", 1),
+            "limits": limits(
+                timeout=timeout,
+                max_steps_executed=max_steps_executed,
+                target=target,
+                patience=patience,
+            ),
+            "first": _first(first, searched, n),
+            "warm_start": earlier_trials(
+                warm_start, space=searched, metrics=metrics, modes=modes, metric=ranked
+            ),
             "fingerprint": fingerprint(trainable),
         }
         for key, value in given.items():
@@ -133,21 +178,22 @@ class Study:
         return self.tuner.decision_steps[-1]
 
     def score(self, metrics: Mapping[str, object]) -> float | None:
-        """Return the tuned metric with greater as better; None if it is not a finite number.
+        """Return the metric that ranks trials, greater as better; None if it is no finite number.
 
         Raises:
             KeyError: The metric is not among the results.
         """
-        value = metrics[self.metric]
-        if value is None or isinstance(value, str):
-            return None
-        try:
-            number = float(cast("float", value))
-        except (TypeError, ValueError, OverflowError):
-            return None
-        if not isfinite(number):
-            return None
-        return number if self.mode == "max" else -number
+        return score_of(metrics[self.metric], self.mode)
+
+    def scores(self, metrics: Mapping[str, object]) -> tuple[float | None, ...]:
+        """Return the same for every tuned metric.
+
+        Raises:
+            KeyError: A metric is not among the results.
+        """
+        return tuple(
+            [score_of(metrics[n], m) for n, m in zip(self.metrics, self.modes, strict=True)]
+        )
 
 
 def _check_kind(name: str, value: object, kind: type, example: str) -> None:
@@ -159,6 +205,65 @@ def _check_kind(name: str, value: object, kind: type, example: str) -> None:
 def _check_text(name: str, value: object, pattern: re.Pattern[str], right: str) -> None:
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise InvalidStudyError(f"{name} is {value!r}; it must be {right}")
+
+
+def _metrics(metric: object, mode: object) -> tuple[tuple[str, ...], tuple[Mode, ...]]:
+    if isinstance(metric, str):
+        names, modes = [metric], [mode]
+    elif isinstance(metric, Sequence) and not isinstance(mode, str) and isinstance(mode, Sequence):
+        names, modes = list(metric), list(mode)
+        if not names or len(set(map(str, names))) < len(names):
+            raise InvalidStudyError(
+                f"metric is {metric!r}; a list of metrics must have at least one, each once"
+            )
+        if len(names) != len(modes):
+            raise InvalidStudyError(
+                f"mode is {mode!r}; it must have one mode for each of {len(names)} metrics"
+            )
+    elif isinstance(metric, Sequence):
+        raise InvalidStudyError(
+            f"mode is {mode!r}; with several metrics it must be a list of 'max' and 'min'"
+        )
+    else:
+        raise InvalidStudyError(
+            f"metric is {metric!r}; it must be the name of a result of evaluate()"
+        )
+    for name in names:
+        _check_text("metric", name, _ANY_TEXT, "the name of a result of evaluate()")
+    for each in modes:
+        if each not in ("max", "min"):
+            raise InvalidStudyError(f"mode is {each!r}; it must be 'max' or 'min'")
+    return tuple(names), cast("tuple[Mode, ...]", tuple(modes))
+
+
+def _ranked(metrics: tuple[str, ...], rank_by: object, tuner: Tuner) -> str:
+    if rank_by is None:
+        if len(metrics) > 1 and tuner.compares:
+            raise InvalidStudyError(
+                f"rank_by is None; {type(tuner).__name__} compares trials by one metric, and there "
+                f"are {len(metrics)}: name one of {', '.join(metrics)}"
+            )
+        return metrics[0]
+    if rank_by not in metrics:
+        raise InvalidStudyError(
+            f"rank_by is {rank_by!r}; it must be one of the metrics: {', '.join(metrics)}"
+        )
+    return str(rank_by)
+
+
+def _first(
+    first: Sequence[Mapping[str, object] | Configuration], space: SearchSpace, n_trials: int
+) -> tuple[Point, ...]:
+    if isinstance(first, str | Mapping | Configuration) or not isinstance(first, Sequence):
+        raise InvalidStudyError(
+            f"first is {first!r}; it must be a list of mappings such as [{{'lr': 0.1}}]"
+        )
+    if len(first) > n_trials:
+        raise InvalidStudyError(
+            f"first has {len(first)} configurations and n_trials is {n_trials}; they count among "
+            "the trials, so there must not be more of them"
+        )
+    return tuple([space.point_of(configuration) for configuration in first])
 
 
 _METHODS = ("setup", "step", "evaluate", "state_dict", "load_state_dict")

@@ -5,56 +5,31 @@ are the core's.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import nan
 
 from dasktune.errors import InvalidStudyError
 from dasktune.plan.prefix_tree import PlannedTrial
 from dasktune.plan.search_plan import Answer, SearchPlan
-from dasktune.samplers.sampler import SamplerContext
 from dasktune.space.configuration import Configuration
 from dasktune.space.search_space import Point
 from dasktune.study.commands import (
     AskTrial,
+    BranchTrial,
     Command,
     DrawTrial,
     EndStudy,
     EndTrial,
+    SetTimer,
     StudyStatus,
 )
+from dasktune.study.drawing import Drawing
+from dasktune.study.limits import Watch
+from dasktune.study.scores import score_of
 from dasktune.study.study import Study
-from dasktune.trial import Ending, Report, Request, TrialId, TrialStatus
-from dasktune.tuners.tuner import TunerContext
-from dasktune.units import Step
-
-
-class TrialRecord:
-    """A trial, what it was asked and what it reported."""
-
-    __slots__ = (
-        "asked", "configuration", "held", "id", "n_reports_due", "planned", "reason", "reports",
-        "status",
-    )  # fmt: skip
-
-    def __init__(self, trial: TrialId, configuration: Configuration, planned: PlannedTrial) -> None:
-        self.id = trial
-        self.configuration = configuration
-        self.planned = planned
-        self.status = TrialStatus.DRAWN
-        self.reason = ""
-        self.asked: Step = 0
-        self.reports: list[Report] = []
-        self.n_reports_due = 0  # reports in passing that it has not heard
-        self.held: Answer | None = None  # what it asked for, known before those
-
-    def copy(self, planned: PlannedTrial) -> "TrialRecord":
-        """Return a record that goes on from here by itself."""
-        twin = TrialRecord(self.id, self.configuration, planned)
-        twin.status, twin.reason, twin.asked = self.status, self.reason, self.asked
-        twin.reports, twin.n_reports_due = self.reports.copy(), self.n_reports_due
-        if self.held is not None:
-            twin.held = replace(self.held, trial=planned)
-        return twin
+from dasktune.study.trial_record import TrialRecord
+from dasktune.trial import Branch, Ending, Report, Request, TrialId, TrialStatus
+from dasktune.tuners.tuner import TunerContext, TunerRun
+from dasktune.units import Seconds, Step
 
 
 class StudyRun:
@@ -68,10 +43,10 @@ class StudyRun:
         self.trials: list[TrialRecord] = []
         self.is_exhausted = False
         self._plan = plan
-        self._sampler = study.sampler.start(
-            SamplerContext(space=study.space, n_trials=study.n_trials, seed=study.seed)
-        )
-        self._tuner = study.tuner.start(TunerContext(n_trials=study.n_trials, seed=study.seed))
+        self._drawing = Drawing(index, study)
+        self._tuner = self._started_tuner(study.n_trials)
+        self._watch = Watch(study.limits, target=score_of(study.limits.target, study.mode))
+        self._deadline_s: Seconds | None = None
         self._may_ask = False
         self._n_waiting = 0
         self._n_failed = 0
@@ -103,33 +78,77 @@ class StudyRun:
         """Whether asking the tuner could give a request."""
         return self._may_ask and self.is_running
 
+    def _started_tuner(self, n_trials: int) -> TunerRun:
+        study = self.study
+        return study.tuner.start(
+            TunerContext(n_trials=n_trials, seed=study.seed, draws_ahead=study.sampler.draws_ahead)
+        )
+
     # --- drawing and asking -------------------------------------------------------------------
 
-    def start(self, commands: list[Command], recorded: Mapping[TrialId, Point] | None) -> None:
+    def start(
+        self,
+        commands: list[Command],
+        recorded: Mapping[TrialId, Point] | None,
+        now: Seconds,
+    ) -> None:
         """Begin; draw all trials if their draws do not depend on reports."""
         self.status = StudyStatus.RUNNING
+        timeout_s = self.study.limits.timeout_s
+        if timeout_s is not None:
+            self._deadline_s = now + timeout_s
+            self.set_timer(commands)
         if self.study.sampler.draws_ahead:
             while len(self.trials) < self.study.n_trials and self._draw(commands, recorded):
                 pass
             if len(self.trials) < self.study.n_trials:
-                self._tuner = self.study.tuner.start(
-                    TunerContext(n_trials=len(self.trials), seed=self.study.seed)
-                )
+                self._tuner = self._started_tuner(len(self.trials))
         self._may_ask = True
+
+    def set_timer(self, commands: list[Command]) -> None:
+        """Ask to be woken at the deadline, if there is one and the study goes on."""
+        if self._deadline_s is not None and self.is_running:
+            commands.append(SetTimer(study=self.index, at_s=self._deadline_s))
+
+    def woken(self, now: Seconds, commands: list[Command]) -> None:
+        """End the study if its deadline has come."""
+        if self._deadline_s is not None and self.is_running and now >= self._deadline_s:
+            self._enough(f"the timeout of {self.study.limits.timeout_s:g} s is over", commands)
+
+    def executed(self, steps: int, commands: list[Command]) -> None:
+        """End the study if so many steps are enough."""
+        if self.is_running:
+            self._enough(self._watch.executed(steps), commands)
 
     def _draw(self, commands: list[Command], recorded: Mapping[TrialId, Point] | None) -> bool:
         number = len(self.trials)
-        trial = TrialId(self.index, number)
-        if recorded is None:
-            point = self._sampler.ask(number, self._new_steps)
-        else:
-            point = recorded.get(trial)
+        point = self._drawing.draw(number, self._new_steps, recorded)
         if point is None:
             self.is_exhausted = True
             return False
-        self._sampler.record(number, point)
+        self._add(point, self._drawing.configuration(point), None)
+        commands.append(DrawTrial(trial=TrialId(self.index, number), point=point))
+        return True
+
+    def _branch(
+        self, request: Request, branch: Branch, recorded: Mapping[TrialId, Point] | None
+    ) -> BranchTrial:
+        """Let a new trial follow another one and then go its own way."""
+        self._check_branch(request, branch)
+        parent = self.trials[branch.parent]
+        point = self._drawing.branched(request.trial, branch, parent.point, recorded)
+        after = self._drawing.configuration(point)
+        self._add(point, parent.configuration.spliced(branch.step, after), branch)
+        return BranchTrial(
+            trial=TrialId(self.index, request.trial),
+            point=point,
+            parent=branch.parent,
+            step=branch.step,
+        )
+
+    def _add(self, point: Point, configuration: Configuration, branch: Branch | None) -> None:
+        trial = TrialId(self.index, len(self.trials))
         study = self.study
-        configuration = study.space.configuration(point)
         planned = self._plan.add(
             trial,
             study.family,
@@ -137,9 +156,7 @@ class StudyRun:
             stop=study.max_steps,
             decision_steps=study.tuner.decision_steps,
         )
-        self.trials.append(TrialRecord(trial, configuration, planned))
-        commands.append(DrawTrial(trial=trial, point=point))
-        return True
+        self.trials.append(TrialRecord(trial, point, configuration, planned, branch))
 
     def _new_steps(self, configuration: Configuration, step: Step) -> int:
         return self._plan.new_steps(self.study.family, configuration, step)
@@ -152,6 +169,8 @@ class StudyRun:
         self._may_ask = bool(requests) and self._tuner.asks_on_demand
         answers: list[Answer] = []
         for request in requests:
+            if request.branch is not None:
+                commands.append(self._branch(request, request.branch, recorded))
             while request.trial >= len(self.trials) and self._draw(commands, recorded):
                 pass
             if request.trial >= len(self.trials):  # the space is exhausted: there is no such trial
@@ -166,6 +185,21 @@ class StudyRun:
             commands.append(AskTrial(trial=record.id, step=request.step, reason=request.reason))
             answers += self._plan.request(record.planned, request.step, request.report_steps)
         return answers
+
+    def _check_branch(self, request: Request, branch: Branch) -> None:
+        """Refuse a branch that no tuner may make."""
+        if (
+            request.trial == len(self.trials)
+            and 0 <= branch.parent < request.trial
+            and 0 < branch.step <= self.trials[branch.parent].asked
+            and branch.step < request.step
+        ):
+            return
+        raise InvalidStudyError(
+            f"{self.study.tuner} wants trial {request.trial} to leave trial {branch.parent} at "
+            f"step {branch.step} for step {request.step}, and there are {len(self.trials)} trials; "
+            "a new trial has the next number, and leaves one that was trained up to there"
+        )
 
     def _check(self, request: Request, record: TrialRecord) -> None:
         """Refuse a request that no tuner may make: a study would wait for its answer for ever."""
@@ -194,16 +228,17 @@ class StudyRun:
             self._tell_end(record, commands)
             self._give_up_if_hopeless(failure, commands)
             return
-        if self.study.metric not in answer.metrics:
+        missing = [name for name in self.study.metrics if name not in answer.metrics]
+        if missing:
             names = ", ".join(sorted(answer.metrics)) or "none"
             self.end(
                 StudyStatus.FAILED,
-                f"evaluate() gave no {self.study.metric!r}; it gave: {names}",
+                f"evaluate() gave no {missing[0]!r}; it gave: {names}",
                 commands,
             )
             return
-        score = self.study.score(answer.metrics)
-        if score is None:
+        scores = self.study.scores(answer.metrics)
+        if None in scores:
             self._diverge(answer, commands)
             return
         is_in_passing = answer.step != record.asked
@@ -211,7 +246,7 @@ class StudyRun:
             record.held = answer  # the last report comes last, also where it is known first
             return
         record.n_reports_due -= is_in_passing
-        self._report(record, answer, answer.metrics, score, commands)
+        self._report(record, answer, answer.metrics, commands)
         if record.held is not None and not record.n_reports_due:
             held, record.held = record.held, None
             self.hear(held, commands)
@@ -221,9 +256,10 @@ class StudyRun:
         record: TrialRecord,
         answer: Answer,
         metrics: Mapping[str, float],
-        score: float,
         commands: list[Command],
     ) -> None:
+        scores = tuple([score for score in self.study.scores(metrics) if score is not None])
+        score = scores[self.study.metrics.index(self.study.metric)]
         following = self.study.tuner.next_decision(answer.step)
         report = Report(
             trial=record.id.number,
@@ -231,6 +267,7 @@ class StudyRun:
             metrics=metrics,
             score=score,
             branch=None if following is None else self._plan.branch(record.planned, following),
+            scores=scores,
         )
         record.reports.append(report)
         self._has_report = True
@@ -238,13 +275,22 @@ class StudyRun:
             record.status = TrialStatus.PAUSED
             self._n_waiting -= 1
         self._may_ask = True
+        self._drawing.tell(report, rests=record.status is TrialStatus.PAUSED)
         self._obey(self._tuner.tell(report), commands)
+        self._enough(self._watch.reported(report.trial, score), commands)
+
+    def _enough(self, reason: str | None, commands: list[Command]) -> None:
+        if reason is not None and self.is_running:
+            self.end(StudyStatus.COMPLETED, reason, commands)
 
     def _diverge(self, answer: Answer, commands: list[Command]) -> None:
         """End every trial that shares a state whose tuned metric is no finite number."""
-        value = (answer.metrics or {}).get(self.study.metric, nan)
+        metrics = answer.metrics or {}
+        scores = self.study.scores(metrics)
+        name = next(n for n, s in zip(self.study.metrics, scores, strict=True) if s is None)
+        value = metrics.get(name, nan)
         vertex = self._plan.tree.vertex(answer.trial.node, answer.step)
-        reason = f"{self.study.metric} is {value} at step {answer.step}"
+        reason = f"{name} is {value} at step {answer.step}"
         for planned in self._plan.live_below(vertex):
             record = self._record(planned)
             if record is not None and not record.status.is_final:
@@ -270,6 +316,7 @@ class StudyRun:
         self._n_waiting -= record.status is TrialStatus.WAITING
         self._n_failed += status is TrialStatus.FAILED
         record.status, record.reason = status, reason
+        self._drawing.end(record.id.number, status)
         self._ended.append(record.planned)
         commands.append(EndTrial(trial=record.id, status=status, reason=reason))
 
@@ -309,7 +356,7 @@ class StudyRun:
             if not record.status.is_final:
                 began = record.status is not TrialStatus.DRAWN
                 why = "never promoted" if began else "never asked to train"
-                if status is StudyStatus.FAILED:
+                if status is StudyStatus.FAILED or record.status is TrialStatus.WAITING:
                     why = "the study ended"
                 self._conclude(record, TrialStatus.STOPPED, why, commands)
         commands.append(EndStudy(study=self.index, status=status, reason=reason))
@@ -320,6 +367,7 @@ class StudyRun:
         twin.__dict__.update(self.__dict__)
         twin._plan, twin._ended = plan, []
         twin.trials = [record.copy(plan.trials[record.id]) for record in self.trials]
-        twin._sampler = self._sampler.copy()
+        twin._drawing = self._drawing.copy()
+        twin._watch = self._watch.copy()
         twin._tuner = self._tuner.copy()
         return twin

@@ -24,6 +24,8 @@ class FullTraining(Tuner):
         (4, 8)
     """
 
+    compares = False
+
     max_steps: Step
     """Steps of each trial, at least 1."""
     report_every: int | None = None
@@ -57,28 +59,24 @@ class FullTraining(Tuner):
 
     def start(self, context: TunerContext) -> "TunerRun":
         """Begin a run of this policy."""
-        return _Run(self, context.n_trials)
+        return _Run(self, context.n_trials, asks_on_demand=not context.draws_ahead)
 
 
 class _Run(TunerRun):
-    asks_on_demand = False
-
-    def __init__(self, tuner: FullTraining, n_trials: int) -> None:
+    def __init__(self, tuner: FullTraining, n_trials: int, *, asks_on_demand: bool) -> None:
+        self.asks_on_demand = asks_on_demand
         self._tuner = tuner
         self._n_trials = n_trials
-        self._has_asked = False
+        self._n_asked = 0
 
     def ask(self) -> Sequence[Request]:
-        if self._has_asked:
-            return ()
-        self._has_asked = True
-        tuner = self._tuner
-        reports = tuner.report_steps
+        n = min(self._n_trials, self._n_asked + 1 if self.asks_on_demand else self._n_trials)
+        asked = range(self._n_asked, n)
+        self._n_asked = n
+        step, reports = self._tuner.max_steps, self._tuner.report_steps
         return [
-            Request(
-                trial=number, step=tuner.max_steps, report_steps=reports, reason="full training"
-            )
-            for number in range(self._n_trials)
+            Request(trial=number, step=step, report_steps=reports, reason="full training")
+            for number in asked
         ]
 
     def tell(self, report: Report) -> Sequence[Ending]:
@@ -92,6 +90,6 @@ class _Run(TunerRun):
         return ()
 
     def copy(self) -> Self:
-        twin = type(self)(self._tuner, self._n_trials)
-        twin._has_asked = self._has_asked
+        twin = type(self)(self._tuner, self._n_trials, asks_on_demand=self.asks_on_demand)
+        twin._n_asked = self._n_asked
         return twin

@@ -139,6 +139,10 @@ class Ranking:
         """Return how many trials are ahead of this one. O(log n)."""
         return bisect_left(self._ranked, self._places[trial])
 
+    def n_better(self, score: float) -> int:
+        """Return how many trials have a better score. O(log n)."""
+        return bisect_left(self._ranked, (-score, -1, 0))
+
     def best(self, n: int) -> list[int]:
         """Return the numbers of the best `n` trials that have a usable score, best first."""
         return [trial for lost, _, trial in self._ranked[:n] if lost != inf]

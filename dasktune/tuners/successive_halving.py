@@ -12,18 +12,15 @@ fully trained one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Self, final
+from typing import final
 
 from dasktune.errors import InvalidStudyError
-from dasktune.trial import Ending, Report, Request, TrialStatus
+from dasktune.tuners.halving import HalvingRun
 from dasktune.tuners.rungs import (
-    Ranking,
     Ties,
     check_factor,
     check_rungs,
     check_ties,
-    n_promoted,
     rung_steps,
     survivors,
 )
@@ -88,82 +85,8 @@ class SuccessiveHalving(Tuner):
         """Return the trials on each rung: 1, 1 / eta, 1 / eta² … of all, rounded down each time."""
         return survivors(n_trials, len(self.decision_steps), self.reduction_factor)
 
-    def start(self, context: TunerContext) -> "TunerRun":
+    def start(self, context: TunerContext) -> TunerRun:
         """Begin a run of this policy."""
-        return _Run(self, list(range(context.n_trials)))
-
-
-class _Run(TunerRun):
-    asks_on_demand = False
-
-    def __init__(self, tuner: SuccessiveHalving, entering: list[int]) -> None:
-        self._tuner = tuner
-        self._rung = 0
-        self._entering: list[int] = entering  # to be asked for the rung
-        self._pending: set[int] = set(entering)  # those that have not finished the rung
-        self._reports: dict[int, Report | None] = {}
-        self._standing = ""  # how the last rung was decided
-
-    def ask(self) -> Sequence[Request]:
-        asked, self._entering = self._entering, []
-        step = self._tuner.rungs[self._rung]
-        reason = f"rung {self._rung}: {len(asked)} trials train to step {step}{self._standing}"
-        return [Request(trial=number, step=step, reason=reason) for number in asked]
-
-    def tell(self, report: Report) -> Sequence[Ending]:
-        self._reports[report.trial] = report
-        return self._finish(report.trial)
-
-    def end(self, trial: int, status: TrialStatus) -> Sequence[Ending]:
-        if status is not TrialStatus.STOPPED:
-            self._reports[trial] = None
-        if trial in self._entering:
-            self._entering.remove(trial)
-        return self._finish(trial)
-
-    def _finish(self, trial: int) -> Sequence[Ending]:
-        self._pending.discard(trial)
-        if self._pending:
-            return ()
-        reports, self._reports = self._reports, {}
-        if self._rung == len(self._tuner.rungs) - 1:
-            return [
-                Ending(trial=n, status=TrialStatus.COMPLETED, reason="trained to the last rung")
-                for n, told in sorted(reports.items())
-                if told is not None
-            ]
-        return self._halve(reports)
-
-    def _halve(self, reports: dict[int, Report | None]) -> Sequence[Ending]:
-        """Rank the rung in trial order; let the best go on and end the others."""
-        ranking = Ranking(self._tuner.ties)
-        for number, report in sorted(reports.items()):
-            if report is None:
-                ranking.add(number, -inf)
-            else:
-                ranking.add(number, report.score, report.branch)
-        best = ranking.best(max(1, n_promoted(len(reports), self._tuner.reduction_factor)))
-        step = self._tuner.rungs[self._rung]
-        self._standing = f", the best {len(best)} of {len(reports)} at step {step}"
-        going_on = set(best)
-        self._rung += 1
-        self._entering = sorted(best)
-        self._pending = set(best)
-        return [
-            Ending(
-                trial=number,
-                status=TrialStatus.STOPPED,
-                reason=f"not among the best {len(best)} of {len(reports)} at step {step}: "
-                f"rank {ranking.rank(number) + 1}",
-            )
-            for number, report in sorted(reports.items())
-            if report is not None and number not in going_on
-        ]
-
-    def copy(self) -> Self:
-        twin = type(self)(self._tuner, self._entering.copy())
-        twin._rung = self._rung
-        twin._pending = self._pending.copy()
-        twin._reports = self._reports.copy()
-        twin._standing = self._standing
-        return twin
+        return HalvingRun(
+            self.rungs, self.reduction_factor, self.ties, range(context.n_trials)
+        )

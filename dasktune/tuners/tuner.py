@@ -22,12 +22,17 @@ class TunerContext:
     """Trials there will be at most, numbered from 0."""
     seed: int
     """Seed of the study, for tuners that draw."""
+    draws_ahead: bool = True
+    """False: the sampler learns from reports, so a trial had better begin late than early."""
 
 
 class Tuner(ABC):
     """The description of a policy: which trials train how far."""
 
     __slots__ = ()
+
+    compares: bool = True
+    """Whether trials are ended or let go on by their scores; then there must be one score."""
 
     @property
     @abstractmethod
@@ -73,7 +78,8 @@ class TunerRun(ABC):
     def tell(self, report: Report) -> Sequence[Ending]:
         """Hear a report; return the trials that are over because of it.
 
-        Reports of one state are told in trial order.
+        Reports of one state are told in trial order. A trial may be ended while it waits for a
+        later report, which is then never told.
         """
 
     @abstractmethod
