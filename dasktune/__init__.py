@@ -24,27 +24,34 @@ from dasktune.space import (
     piecewise,
     polynomial,
     randint,
+    splice,
     step_decay,
     uniform,
     warmup,
 )
 from dasktune.study.study import Study
 from dasktune.tuners.asha import ASHA
+from dasktune.tuners.async_hyperband import AsyncHyperband
 from dasktune.tuners.full import FullTraining
+from dasktune.tuners.hyperband import Hyperband
+from dasktune.tuners.median_stopping import MedianStopping
 from dasktune.tuners.successive_halving import SuccessiveHalving
 
 if TYPE_CHECKING:
-    from dasktune.runner import run
+    from dasktune.runner import extend, run
     from dasktune.runtime.check import check
 
 __all__ = [
     "ASHA",
+    "AsyncHyperband",
     "BackendError",
     "Configuration",
     "DasktuneError",
     "FullTraining",
     "Grid",
+    "Hyperband",
     "InvalidStudyError",
+    "MedianStopping",
     "Random",
     "StageError",
     "Study",
@@ -58,6 +65,7 @@ __all__ = [
     "cyclic",
     "explain",
     "exponential",
+    "extend",
     "join",
     "linear",
     "logint",
@@ -67,6 +75,7 @@ __all__ = [
     "randint",
     "run",
     "simulate",
+    "splice",
     "step_decay",
     "uniform",
     "warmup",
@@ -84,4 +93,4 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'dasktune' has no attribute {name!r}")
 
 
-_LAZY = {"run": "dasktune.runner", "check": "dasktune.runtime.check"}
+_LAZY = {"extend": "dasktune.runner", "run": "dasktune.runner", "check": "dasktune.runtime.check"}

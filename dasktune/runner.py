@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack, cast, overload
 
 from distributed import Client
 
@@ -30,7 +30,8 @@ from dasktune.store.store import Store
 from dasktune.study.commands import Command
 from dasktune.study.drive import drive
 from dasktune.study.events import BY_USER, Event
-from dasktune.study.header import write_header
+from dasktune.study.extension import as_begun, extended, last_timeline
+from dasktune.study.header import changes_since, is_header, write_header
 from dasktune.study.journal import write_entry
 from dasktune.study.result import Result, results_of
 from dasktune.study.study import Study
@@ -112,31 +113,114 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
         raise InvalidStudyError(
             f"workers is {workers} and a client is given too; the client's cluster has its workers"
         )
-    refuse_unguarded_script(starts_workers=client is None and workers != 0)
     place = _Place(
-        client=client, workers=workers, resources=resources, mends_allocator=mends_allocator
+        client=client,
+        store=store if isinstance(store, Store) else Store(store),
+        workers=workers,
+        resources=resources,
+        mends_allocator=mends_allocator,
+        on_event=on_event,
+        verbose=verbose,
     )
-    studies = [study] if isinstance(study, Study) else list(study)
+    if isinstance(study, Study):
+        return _run([study], place, _begun)[0]
+    return _run(list(study), place, _begun)
+
+
+class Where(TypedDict, total=False):
+    """How and where to run: the keywords of `run`, with the same defaults."""
+
+    client: Client | None
+    store: str | Path | Store
+    workers: int | None
+    resources: Mapping[str, float] | None
+    mends_allocator: bool | None
+    on_event: Callable[[Entry], None] | None
+    verbose: bool
+
+
+def extend(study: Study, **where: Unpack[Where]) -> Result:
+    """Go on with a study as it is described now: more trials, more steps, a larger space.
+
+    The trials that there were come first, as they were drawn, and find their states and metrics in
+    the store; the tuner decides anew about all of them. The same call again goes on where this one
+    was stopped, and so does `run` with the study as it is now.
+
+    Args:
+        study: Of the name of a study in the store, with the same training code.
+        where: The keywords of `run`.
+
+    Raises:
+        InvalidStudyError: There is no such study, its code has changed, or one of its trials has
+            no place in the new space.
+        BackendError: The workers, the store or the journal failed.
+    """
+    store = where.get("store", DEFAULT_STORE)
+    place = _Place(
+        client=where.get("client"),
+        store=store if isinstance(store, Store) else Store(store),
+        workers=where.get("workers"),
+        resources=where.get("resources"),
+        mends_allocator=where.get("mends_allocator"),
+        on_event=where.get("on_event"),
+        verbose=where.get("verbose", False),
+    )
+    return _run([study], place, _extended)[0]
+
+
+_Chosen: TypeAlias = tuple[list[str], list[Study]]
+"""The timeline to go on with, empty for a new one, and the studies that it is of."""
+
+
+def _begun(lines: list[str], studies: list[Study]) -> _Chosen:
+    """Go on with the last timeline of a journal, if its studies are these."""
+    if lines and is_header(lines[0]):
+        return lines, as_begun(lines[0], studies)
+    return lines, studies
+
+
+def _extended(lines: list[str], studies: list[Study]) -> _Chosen:
+    """Begin a timeline that takes the trials of the last one over, unless this was done before."""
+    (study,) = studies
+    if not lines or not is_header(lines[0]):
+        raise InvalidStudyError(
+            f"there is no study {study.name!r} in the store to extend; dasktune.run(study) begins "
+            "one"
+        )
+    if not changes_since(lines[0], studies):
+        return lines, as_begun(lines[0], studies)
+    return [], [extended(lines, study)]
+
+
+def _run(
+    studies: list[Study],
+    place: "_Place",
+    choose: Callable[[list[str], list[Study]], _Chosen],
+) -> list[Result]:
+    """Run studies with the timeline that `choose` makes of the last one in their journal."""
+    refuse_unguarded_script(starts_workers=place.client is None and place.workers != 0)
     for one in studies:
         refuse_what_cannot_travel(one.trainable)
     payloads = {one.fingerprint.digest: pack(cast("Trainable", one.trainable)) for one in studies}
     _warn_of_what_cannot_be_shared(studies)
-    opened = store if isinstance(store, Store) else Store(store)
+    opened = place.store
     name = journal_name(studies)
     with ExitStack() as stack:
         stack.enter_context(opened.lock(name))
         journal = opened.journal(name)
         stack.callback(journal.close)
-        lines = list(journal.lines())
+        lines, studies = choose(last_timeline(journal.lines()), studies)
         header = [] if lines else [write_header(studies)]
         core, timeline = replay(studies, lines)
         if all(one.has_ended for one in core.runs):
             logger.info("%s has finished before: the result comes from the store", name)
         else:
-            watch = stack.enter_context(watching(studies, verbose=verbose, in_process=workers == 0))
+            watch = stack.enter_context(
+                watching(studies, verbose=place.verbose, in_process=place.workers == 0)
+            )
             watch.recall(timeline.entries)
             room = Room(opened, name)
-            backend = _backend(stack, place, opened, payloads, since_s=core.now)
+            backend = _backend(stack, place, payloads, since_s=core.now)
 
             def interrupt() -> None:
                 watch.interrupt()
@@ -151,8 +235,8 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
                 header.clear()
                 timeline.record(at_s, event, commands)
                 watch.take(timeline.entries[-1])
-                if on_event is not None:
-                    on_event(timeline.entries[-1])
+                if place.on_event is not None:
+                    place.on_event(timeline.entries[-1])
                 for loss in room.after(event, core):
                     backend.inject(loss)
 
@@ -160,8 +244,7 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
             room.pin_best(core)
             if core.why_stopped not in (None, BY_USER):
                 raise BackendError(f"{core.why_stopped}, then make the same call again")
-        results = results_of(core, timeline, opened)
-    return results[0] if isinstance(study, Study) else results
+        return results_of(core, timeline, opened)
 
 
 def _warn_of_what_cannot_be_shared(studies: Sequence[Study]) -> None:
@@ -179,21 +262,24 @@ class _Place:
     """Where a run takes place, as the user said it."""
 
     client: Client | None
+    store: Store
     workers: int | None
     resources: Mapping[str, float] | None
     mends_allocator: bool | None
+    on_event: Callable[[Entry], None] | None
+    verbose: bool
 
 
 def _backend(
     stack: ExitStack,
     place: _Place,
-    store: Store,
     payloads: Mapping[Digest, Payload],
     *,
     since_s: Seconds,
 ) -> SerialBackend | DaskBackend:
     """Return what performs commands; the stack closes it, and the workers that it needed."""
     backend: SerialBackend | DaskBackend
+    store = place.store
     looks_inside = bool(store.keys())  # of an earlier run, or another study
     if place.workers == 0:
         backend = SerialBackend(

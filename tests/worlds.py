@@ -65,8 +65,8 @@ class _OneByOneRun(SamplerRun):
         self._is_reversed = is_reversed
         self._drawn: set[Point] = set()
 
-    def ask(self, number: int, new_steps: NewSteps) -> Point | None:
-        del number
+    def ask(self, number: int, new_steps: NewSteps, attempt: int = 0) -> Point | None:
+        del number, attempt
         left = [p for p in self._context.space.points() if p not in self._drawn]
         costs = [new_steps(self._context.space.configuration(point), 4) for point in left]
         best = max if self._is_reversed else min
@@ -98,8 +98,11 @@ def small_study(**changes: Any) -> Study:  # noqa: ANN401
 
 def synchronous_tuner(rng: Generator) -> Tuner:
     """Choose a tuner whose decisions do not depend on time."""
-    if rng.random() < 0.5:
+    chance = rng.random()
+    if chance < 0.4:
         return dt.FullTraining(rng.choice([1, 6, 8]), report_every=rng.choice([None, 1]))
+    if chance < 0.6:
+        return dt.Hyperband(min_steps=rng.choice([1, 2]), max_steps=8, reduction_factor=2)
     return halving_tuner(rng)
 
 
@@ -110,13 +113,22 @@ def halving_tuner(rng: Generator) -> Tuner:
     return dt.SuccessiveHalving(rungs=rungs, reduction_factor=rng.choice([1.5, 2, 3]), ties=ties)
 
 
+def asynchronous_tuner(rng: Generator) -> Tuner:
+    """Choose a tuner whose decisions depend on who is first."""
+    first = rng.choice([1, 2])
+    ties: Literal["number", "spread"] = rng.choice(["number", "spread"])
+    tuners: list[Tuner] = [
+        dt.ASHA(min_steps=first, max_steps=8, reduction_factor=2, ties=ties),
+        dt.ASHA(min_steps=first, max_steps=8, reduction_factor=2, variant="stopping"),
+        dt.AsyncHyperband(min_steps=first, max_steps=8, reduction_factor=2, ties=ties),
+        dt.MedianStopping(8, report_every=first, min_trials=1),
+    ]
+    return rng.choice(tuners)
+
+
 def any_tuner(rng: Generator) -> Tuner:
     """Choose any tuner that we ship."""
-    if rng.random() < 0.4:
-        first = rng.choice([1, 2])
-        ties: Literal["number", "spread"] = rng.choice(["number", "spread"])
-        return dt.ASHA(min_steps=first, max_steps=8, reduction_factor=2, ties=ties)
-    return synchronous_tuner(rng)
+    return asynchronous_tuner(rng) if rng.random() < 0.5 else synchronous_tuner(rng)
 
 
 def random_studies(

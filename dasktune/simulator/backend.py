@@ -41,6 +41,8 @@ class _Running:
     """When the stage was handed to the worker."""
     first_step_s: Seconds = 0.0
     """When its first step began: after setup and loading."""
+    is_stopping: bool = False
+    """Told to stop in the last step of a stage: it ends between that one and the next."""
     is_over: bool = False
 
 
@@ -82,7 +84,8 @@ class SimulatedBackend:
             self._stop(command)
         elif isinstance(command, SetTimer):
             fired = TimerFired(study=command.study)
-            self._kernel.schedule(max(command.at_s, self._kernel.now), partial(self._tell, fired))
+            delay_s = max(0.0, command.at_s - self._kernel.now)
+            self._kernel.schedule(delay_s, partial(self._tell, fired))
 
     def next_event(self) -> tuple[Event, Seconds]:
         """Advance the clock to the next event."""
@@ -176,8 +179,12 @@ class SimulatedBackend:
         following = next(path.stages, None)
         if following is None:
             self._end(path)
+            return
+        path.stage = following
+        if path.is_stopping:
+            self._commit(path, following.start, None)
+            self._end(path)
         else:
-            path.stage = following
             self._begin(path, 0.0)
 
     def _commit(self, path: _Running, reached: Step, metrics: Mapping[str, float] | None) -> None:
@@ -229,7 +236,8 @@ class SimulatedBackend:
             None,
         )
         if reached is None:
-            return  # it is in its last step, or saving: it ends by itself
+            path.is_stopping = True  # it is in its last step, or saving
+            return
         delay_s = 0.0
         if reached > stage.start:
             delay_s = max(0.0, self._duration(path, reached) - elapsed_s)

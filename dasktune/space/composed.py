@@ -77,18 +77,8 @@ class Join(Schedule):
     """First steps of all schedules but the first."""
 
     def __init__(self, schedules: object, at: object) -> None:
-        if not isinstance(schedules, list | tuple) or not schedules:
-            raise InvalidStudyError(
-                f"join takes a list of at least one schedule, got {shown(schedules)}"
-            )
-        boundaries = rising(at, "join: at")
-        if len(boundaries) != len(schedules) - 1:
-            raise InvalidStudyError(
-                f"join: at must have one step fewer than the {len(schedules)} schedules, "
-                f"got at={list(boundaries)}"
-            )
-        parts = [as_schedule(part, f"join: schedules[{i}]") for i, part in enumerate(schedules)]
-        object.__setattr__(self, "schedules", tuple(parts))
+        parts, boundaries = sequence("join", schedules, at)
+        object.__setattr__(self, "schedules", parts)
         object.__setattr__(self, "boundaries", boundaries)
 
     @property
@@ -147,6 +137,28 @@ def join(
         at: Where the second, third, ... begin: one step fewer than there are schedules, rising.
     """
     return made("join", Join, schedules=schedules, at=at)
+
+
+def sequence(
+    call: str, schedules: object, at: object
+) -> tuple[tuple[Schedule, ...], tuple[int, ...]]:
+    """Check schedules that follow one another, and the first steps of all but the first.
+
+    Raises:
+        InvalidStudyError: If they are no lists, or don't belong together; names the call.
+    """
+    if not isinstance(schedules, list | tuple) or not schedules:
+        raise InvalidStudyError(
+            f"{call} takes a list of at least one schedule, got {shown(schedules)}"
+        )
+    boundaries = rising(at, f"{call}: at")
+    if len(boundaries) != len(schedules) - 1:
+        raise InvalidStudyError(
+            f"{call}: at must have one step fewer than the {len(schedules)} schedules, "
+            f"got at={list(boundaries)}"
+        )
+    parts = [as_schedule(part, f"{call}: schedules[{i}]") for i, part in enumerate(schedules)]
+    return tuple(parts), boundaries
 
 
 def _shifted(schedule: Schedule, start: int, stop: int, begin: int) -> Iterator[int]:

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import final
 
 from dasktune.errors import InvalidStudyError
+from dasktune.space.arguments import whole
 from dasktune.space.choice import define
 from dasktune.space.schedule import Schedule
+from dasktune.space.spliced import Splice
 from dasktune.space.value import Value
+from dasktune.units import Step
 
 
 @final
@@ -51,6 +54,33 @@ class Configuration:
     def text(self) -> dict[str, str]:
         """The call that makes each schedule; for a constant the `repr` of its value."""
         return {name: schedule.text for name, schedule in self.schedules}
+
+    def spliced(self, at: Step, after: "Configuration") -> "Configuration":
+        """Follow this configuration before a step, and another one from there on.
+
+        Args:
+            at: First step with the values of `after`, which are taken at the steps of training.
+            after: A configuration of the same hyper-parameters.
+
+        Raises:
+            InvalidStudyError: If the two have different names.
+
+        Example:
+            >>> Configuration.of({"lr": 0.1}).spliced(5, Configuration.of({"lr": 0.2})).text
+            {'lr': 'piecewise({0: 0.1, 5: 0.2})'}
+        """
+        if self.names != after.names:
+            odd = sorted(set(self.names) ^ set(after.names))
+            raise InvalidStudyError(
+                f"splicing at step {at}: only one of the two configurations has {', '.join(odd)}: "
+                "a hyper-parameter can't come or go in mid-training"
+            )
+        if whole(at, "spliced: at", least=0) == 0:
+            return after
+        pairs = zip(self.schedules, after.schedules, strict=True)
+        return Configuration(
+            tuple([(name, Splice.of((mine, other), (at,))) for (name, mine), (_, other) in pairs])
+        )
 
     def at(self, step: int) -> dict[str, Value]:
         """Give the values during a step, by name."""

@@ -27,6 +27,8 @@ class Schedule(ABC):
     start: ClassVar[str] = "v"
     """Name of the one argument of the constructor from which the value at step 0 is taken."""
 
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
     @property
     @abstractmethod
     def text(self) -> str:
@@ -46,6 +48,24 @@ class Schedule(ABC):
     @abstractmethod
     def _parts(self) -> tuple[Hashable, ...]:
         """Give what makes two schedules of this class equal, `True`, 1 and 1.0 told apart."""
+
+    @classmethod
+    def of(cls, *arguments: object) -> "Schedule":
+        """Make the schedule of the constructor's arguments: a simpler one where that is the same.
+
+        Raises:
+            InvalidStudyError: If the arguments are wrong.
+        """
+        return cls(*arguments)
+
+    @classmethod
+    def taken_apart(cls, schedule: "Schedule") -> tuple[object, ...] | None:
+        """Give arguments from which `of` would make a schedule; None if it makes none like it."""
+        return schedule.arguments() if type(schedule) is cls else None
+
+    def arguments(self) -> tuple[object, ...]:
+        """Give the constructor's arguments in their order, in the form in which they are kept."""
+        return tuple([getattr(self, name) for name in self.__match_args__ if name[0] != "_"])
 
     @final
     def at(self, step: int) -> Value:

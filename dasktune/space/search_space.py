@@ -1,11 +1,12 @@
 """Turn named domains and templates into configurations, and remember what was drawn.
 
-Called by the study (`SearchSpace({...})`), by samplers (`draw` with their `suggest`, `points`,
-`parameters`) and by replay (`configuration` of a recorded point). Random, grid, model-based and
+Called by the study (`SearchSpace({...})`, `point_of` for configurations of the user's), by samplers
+(`draw` with their `suggest`, `points`, `parameters`) and by replay (`configuration` of a recorded
+point). Random, grid, model-based and
 replayed draws all are a `suggest`, so the traversal exists once. Never decides what is drawn.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
@@ -13,7 +14,8 @@ from dasktune.errors import InvalidStudyError
 from dasktune.space.choice import Definition, define
 from dasktune.space.configuration import Configuration
 from dasktune.space.domain import Domain
-from dasktune.space.tree import Node, Suggest, held, names_of, planted, size_of
+from dasktune.space.location import located, misfit
+from dasktune.space.tree import Node, Odometer, Suggest, held, names_of, owned, planted, size_of
 from dasktune.space.value import shown
 
 if TYPE_CHECKING:
@@ -161,36 +163,62 @@ class SearchSpace:
         """
         return tuple(sorted(name for name, is_so in names_of(self._nodes).items() if is_so))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All hyper-parameters that can exist, sorted."""
+        return tuple(sorted(names_of(self._nodes)))
+
+    def owners(self) -> dict[str, str]:
+        """Give for each place that can exist the hyper-parameter whose schedule it is part of."""
+        return dict(owned(self._nodes))
+
+    def locate(self, configuration: Configuration | Mapping[str, object]) -> Point | None:
+        """Find the draw that gives a configuration: the inverse of `configuration`.
+
+        Args:
+            configuration: Equal, name by name, to what this space would draw; or a mapping to plain
+                values, schedules and functions of the step. In a mapping what is fixed may be left
+                out, and a number may be written as a sampler may answer it: 1 for 1.0.
+
+        Returns:
+            The first such point in the order of the options; None if there is none. A template of
+            `splice` that can be drawn in more than 10,000 ways is found only while its draw left as
+            many pieces as it has schedules.
+
+        Raises:
+            InvalidStudyError: If what was given is no configuration.
+        """
+        return self._located(configuration)[0]
+
+    def point_of(self, configuration: Configuration | Mapping[str, object]) -> Point:
+        """Find the draw that gives a configuration, as `locate` does.
+
+        Raises:
+            InvalidStudyError: If the space has no such configuration, naming what doesn't fit.
+
+        Example:
+            >>> from dasktune.space.domain import uniform
+            >>> dict(SearchSpace({"lr": uniform(0, 1), "batch_size": 64}).point_of({"lr": 0.1}))
+            {'lr': 0.1}
+        """
+        point, given = self._located(configuration)
+        if point is None:
+            raise InvalidStudyError(misfit(self._nodes, given))
+        return point
+
+    def _located(
+        self, configuration: Configuration | Mapping[str, object]
+    ) -> tuple[Point | None, "dict[str, Schedule]"]:
+        if isinstance(configuration, Configuration):
+            given = dict(configuration.schedules)
+            record = located(self._nodes, given, is_exact=True)
+        else:
+            given = dict(Configuration.of(configuration).schedules)
+            record = located(self._nodes, given, is_exact=False)
+        return (None if record is None else Point.of(record)), given
+
     def _points(self) -> Iterator[Point]:
-        odometer = _Odometer()
+        odometer = Odometer()
         yield self.draw(odometer)[0]
         while odometer.advance():
             yield self.draw(odometer)[0]
-
-
-@final
-class _Odometer:
-    """A `suggest` that runs through all draws, whatever places each one turns out to have."""
-
-    __slots__ = ("_depth", "_trail")
-
-    def __init__(self) -> None:
-        self._trail: list[tuple[int, Sequence[int | float]]] = []
-        self._depth = 0
-
-    def __call__(self, path: str, domain: Domain) -> int | float:  # noqa: ARG002
-        if self._depth == len(self._trail):
-            self._trail.append((0, domain.grid()))
-        position, grid = self._trail[self._depth]
-        self._depth += 1
-        return grid[position]
-
-    def advance(self) -> bool:
-        """Turn the last place that can be turned, forgetting those behind it."""
-        self._depth = 0
-        while self._trail:
-            position, grid = self._trail.pop()
-            if position + 1 < len(grid):
-                self._trail.append((position + 1, grid))
-                return True
-        return False

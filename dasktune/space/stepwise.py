@@ -87,8 +87,12 @@ class Piecewise(Schedule):
     @property
     def text(self) -> str:
         """The call that makes it."""
-        pairs = zip((0, *self.milestones), self.values, strict=True)
-        return f"piecewise({dict(pairs)!r})"
+        (values,) = self.arguments()
+        return f"piecewise({values!r})"
+
+    def arguments(self) -> tuple[object, ...]:
+        """Give the mapping from steps to values."""
+        return (dict(zip((0, *self.milestones), self.values, strict=True)),)
 
     def _value(self, step: int) -> Value:
         return self.values[bisect_right(self.milestones, step)]

@@ -43,14 +43,23 @@ class Items(Drawn):
         keys = range(len(self.items)) if self.keys is None else self.keys
         return tuple([f"[{key}]" for key in keys])
 
-    def filled(self, outcomes: Sequence[object]) -> object:
+    def build(self, outcomes: Sequence[object]) -> object:
         """Give the list or mapping with definite items."""
-        plain = [_plain(outcome) for outcome in outcomes]
+        plain = [plain_of(outcome) for outcome in outcomes]
         return plain if self.keys is None else dict(zip(self.keys, plain, strict=True))
+
+    def taken_apart(self, built: object) -> Sequence[object] | None:
+        """Give the items of a list or mapping that has the same places; None for another one."""
+        whole = plain_of(built)
+        if isinstance(whole, Mapping):
+            return tuple(whole.values()) if tuple(whole) == self.keys else None
+        if self.keys is None and isinstance(whole, list | tuple) and len(whole) == len(self.items):
+            return whole
+        return None
 
     def corners(self) -> Iterator[object]:
         """Give lists of extreme items."""
-        yield from map(self.filled, _combinations(self.items))
+        yield from map(self.build, _combinations(self.items))
 
 
 @final
@@ -76,7 +85,11 @@ class Template(Drawn):
         Raises:
             InvalidStudyError: If the plain constructor refuses these values.
         """
-        return self.kind(*map(_plain, outcomes))
+        return self.kind.of(*map(plain_of, outcomes))
+
+    def taken_apart(self, built: object) -> Sequence[object] | None:
+        """Give arguments that would build a schedule; None if this constructor can't make it."""
+        return self.kind.taken_apart(built if isinstance(built, Schedule) else Constant(built))
 
     def corners(self) -> Iterator[object]:
         """Give schedules made of extreme outcomes."""
@@ -104,7 +117,7 @@ def made(call: str, kind: type[Schedule], **arguments: object) -> Schedule | Tem
     """
     parts = {name: _part(argument) for name, argument in arguments.items()}
     if not _has_drawn(parts.values()):
-        return kind(*arguments.values())
+        return kind.of(*arguments.values())
     template = Template(call, kind, tuple(parts.items()))
     for _ in template.corners():
         pass
@@ -135,7 +148,7 @@ def _has_drawn(parts: Iterable[object]) -> bool:
     return any(isinstance(part, Drawn) for part in parts)
 
 
-def _plain(outcome: object) -> object:
+def plain_of(outcome: object) -> object:
     """Take the value out of a constant: options of a choice are schedules, arguments values."""
     return outcome.v if isinstance(outcome, Constant) else outcome
 

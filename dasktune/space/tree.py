@@ -11,7 +11,7 @@ hyper-parameter of an option's sub-space: `lr`, `lr[1].v`, `lr[1].at[0]`, `optim
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -156,7 +156,7 @@ class Built(Node):
     """An outcome made of several others: a schedule of its arguments, a list of its items."""
 
     path: str
-    build: Callable[[list[object]], object]
+    definition: Template | Items
     parts: tuple[Node, ...]
     size: int | None
     is_unique_at_start: bool
@@ -167,7 +167,7 @@ class Built(Node):
         """Draw the parts in order and build."""
         outcomes = [part.draw(suggest, record, found) for part in self.parts]
         try:
-            return self.build(outcomes)
+            return self.definition.build(outcomes)
         except InvalidStudyError as error:
             raise InvalidStudyError(f"{self.path}: {error}") from error
 
@@ -209,6 +209,35 @@ class Opened(Node):
         return names_of(self.space)
 
 
+@final
+class Odometer:
+    """A `suggest` that runs through all draws, whatever places each one turns out to have."""
+
+    __slots__ = ("_depth", "_trail")
+
+    def __init__(self) -> None:
+        self._trail: list[tuple[int, Sequence[int | float]]] = []
+        self._depth = 0
+
+    def __call__(self, path: str, domain: Domain) -> int | float:  # noqa: ARG002
+        """Give the number of this turn at the next place."""
+        if self._depth == len(self._trail):
+            self._trail.append((0, domain.grid()))
+        position, grid = self._trail[self._depth]
+        self._depth += 1
+        return grid[position]
+
+    def advance(self) -> bool:
+        """Turn the last place that can be turned, forgetting those behind it."""
+        self._depth = 0
+        while self._trail:
+            position, grid = self._trail.pop()
+            if position + 1 < len(grid):
+                self._trail.append((position + 1, grid))
+                return True
+        return False
+
+
 def held(outcome: object) -> Schedule:
     """Give the schedule that an outcome stands for: a number is held constant."""
     return outcome if isinstance(outcome, Schedule) else Constant(outcome)
@@ -246,11 +275,11 @@ def grown(definition: object, path: str) -> Node:
             names = [name for name, _ in definition.arguments]
             parts = [grown(part, f"{path}.{name}") for name, part in definition.arguments]
             first = parts[names.index(definition.kind.start)]
-            return _built(path, definition.build, parts, first)
+            return _built(path, definition, parts, first)
         case Items():
             places = zip(definition.labels(), definition.items, strict=True)
             parts = [grown(item, path + label) for label, item in places]
-            return _built(path, definition.filled, parts, parts[0])
+            return _built(path, definition, parts, parts[0])
         case Branch():
             space = planted(definition.space, f"{path}={_word(definition.schedule)}.")
             return Opened(definition.schedule, space, size_of(node for _, node in space))
@@ -273,6 +302,27 @@ def names_of(space: Iterable[tuple[str, Node]]) -> dict[str, bool]:
     return names
 
 
+def owned(space: Iterable[tuple[str, Node]]) -> Iterator[tuple[str, str]]:
+    """Give all places of a space, each with the hyper-parameter that it belongs to."""
+    for name, node in space:
+        yield from _owned(node, name)
+
+
+def _owned(node: Node, name: str) -> Iterator[tuple[str, str]]:
+    match node:
+        case Number(path=path):
+            yield path, name
+        case Pick(path=path, options=options):
+            yield path, name
+            for option in options:
+                yield from _owned(option, name)
+        case Built(parts=parts):
+            for part in parts:
+                yield from _owned(part, name)
+        case Opened(space=space):
+            yield from owned(space)
+
+
 def _grown_choice(choice: Choice, path: str) -> Pick:
     options = tuple(
         [
@@ -286,10 +336,8 @@ def _grown_choice(choice: Choice, path: str) -> Pick:
     return Pick(path, choice, options, size, is_unique)
 
 
-def _built(
-    path: str, build: Callable[[list[object]], object], parts: list[Node], first: Node
-) -> Built:
-    return Built(path, build, tuple(parts), size_of(parts), first.is_unique_at_start)
+def _built(path: str, definition: Template | Items, parts: list[Node], first: Node) -> Built:
+    return Built(path, definition, tuple(parts), size_of(parts), first.is_unique_at_start)
 
 
 def _word(constant: Constant) -> str:

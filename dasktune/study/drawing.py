@@ -37,6 +37,8 @@ class Drawing:
         """Return the draw of a trial; None if the space is exhausted."""
         if recorded is not None:
             point = recorded.get(TrialId(self._index, number))
+        elif number < len(self._study.taken_over):
+            point = self._study.taken_over[number]
         elif number < len(self._study.first):
             point = self._study.first[number]
         else:

@@ -60,6 +60,7 @@ def _described(study: Study) -> dict[str, object]:
         "rank_by": study.metric,
         "limits": asdict(study.limits),
         "first": [dict(point) for point in study.first],
+        "taken_over": [dict(point) for point in study.taken_over],
         "warm_start": len(study.warm_start),
         "space": space,
         "sampler": repr(study.sampler),
@@ -146,13 +147,22 @@ def read_header(line: str) -> list[Study]:
         ) from error
 
 
+def taken_over_in(line: str) -> list[tuple[Point, ...]]:
+    """Return for each study of a header the trials that it took over from an earlier timeline."""
+    return [_points(described["taken_over"]) for described in json.loads(line)["studies"]]
+
+
+def _points(described: Sequence[Mapping[str, int | float]]) -> tuple[Point, ...]:
+    return tuple([Point.of(point) for point in described])
+
+
 def changes_since(line: str, studies: Sequence[Study]) -> tuple[str, ...]:
     """Say in words what is different in studies since their journal was begun, if that is known."""
     now = json.loads(write_header(studies))["studies"]
     words: list[str] = []
     with suppress(*_UNREADABLE):
         for old, new in zip(json.loads(line)["studies"], now, strict=False):
-            known = {key: new[key] for key in old.keys() & new.keys()}
+            known = {key: new[key] for key in old.keys() & new.keys() - {"taken_over"}}
             words += _differences({key: old[key] for key in known}, known, str(new["name"]))
     return tuple(words)
 
@@ -194,7 +204,8 @@ def _study(described: Mapping[str, _Read]) -> Study:
     known: dict[str, object] = {
         "fingerprint": _fingerprint(described["fingerprint"]),
         "limits": Limits(**described["limits"]),
-        "first": tuple([Point.of(point) for point in described["first"]]),
+        "first": _points(described["first"]),
+        "taken_over": _points(described["taken_over"]),
     }
     for name, value in known.items():
         object.__setattr__(study, name, value)

@@ -7,6 +7,7 @@ are those of the run.
 from collections.abc import Iterable
 
 from dasktune.errors import BackendError
+from dasktune.study.extension import last_timeline
 from dasktune.study.header import is_header, read_header
 from dasktune.study.result import Result, results_of
 from dasktune.study.timeline import replay
@@ -18,7 +19,7 @@ def recall(lines: Iterable[str]) -> list[Result]:
     Raises:
         BackendError: The journal does not say what its studies were, or does not fit them.
     """
-    kept = list(lines)
+    kept = last_timeline(lines)
     if not kept or not is_header(kept[0]):
         raise BackendError(
             "the journal does not say in its first line what its studies were, as one that "

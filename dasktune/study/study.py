@@ -64,6 +64,8 @@ class Study:
     """When it ends although its tuner would go on."""
     first: tuple[Point, ...]
     """Draws of the first trials, before the sampler is asked."""
+    taken_over: tuple[Point, ...]
+    """Draws of the trials of an earlier timeline that this one goes on with; they come first."""
     warm_start: tuple[EarlierTrial, ...] = field(repr=False)
     """Trials of earlier studies that the sampler learns from."""
     fingerprint: Fingerprint = field(repr=False)
@@ -159,6 +161,7 @@ class Study:
                 patience=patience,
             ),
             "first": _first(first, searched, n),
+            "taken_over": (),
             "warm_start": earlier_trials(
                 warm_start, space=searched, metrics=metrics, modes=modes, metric=ranked
             ),

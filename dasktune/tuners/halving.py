@@ -52,6 +52,7 @@ class HalvingRun(TunerRun):
         return not self._pending
 
     def ask(self) -> Sequence[Request]:
+        """Return requests for all that enter the next rung, once the last one is decided."""
         asked, self._entering = self._entering, []
         step = self._rungs[self._rung]
         name = self._name and f"{self._name}, "
@@ -61,10 +62,12 @@ class HalvingRun(TunerRun):
         ]
 
     def tell(self, report: Report) -> Sequence[Ending]:
+        """Hear a report; the last of a rung decides it."""
         self._reports[report.trial] = report
         return self._finish(report.trial)
 
     def end(self, trial: int, status: TrialStatus) -> Sequence[Ending]:
+        """Rank a trial that diverged or failed last; one that does not exist is not counted."""
         if status is not TrialStatus.STOPPED:
             self._reports[trial] = None
         if trial in self._entering:
@@ -115,6 +118,7 @@ class HalvingRun(TunerRun):
         return Ending(trial=trial, status=status, reason=f"{name}{reason}")
 
     def copy(self) -> Self:
+        """Return a run that goes on from here by itself."""
         twin = type(self)(self._rungs, self._factor, self._ties, self._entering, self._name)
         twin._rung = self._rung
         twin._pending = self._pending.copy()

@@ -1,4 +1,4 @@
-"""The trials that were not asked for yet, for tuners that let one begin whenever a worker is free."""
+"""The trials that were not asked for yet, for tuners that let one begin when a worker is free."""
 
 
 class Newcomers:

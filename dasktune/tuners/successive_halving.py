@@ -87,6 +87,4 @@ class SuccessiveHalving(Tuner):
 
     def start(self, context: TunerContext) -> TunerRun:
         """Begin a run of this policy."""
-        return HalvingRun(
-            self.rungs, self.reduction_factor, self.ties, range(context.n_trials)
-        )
+        return HalvingRun(self.rungs, self.reduction_factor, self.ties, range(context.n_trials))

@@ -2,7 +2,7 @@
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -178,6 +178,24 @@ class BackendContract(ABC):
         assert n_steps == core.plan.steps_executed
         assert core.plan.steps_recomputed == 0
 
+    def test_a_timeout_stops_stages_at_their_step_boundaries(
+        self, folder: Path, states: dict[str, Made], tmp_path: Path
+    ) -> None:
+        study = study_of(
+            Walk(str(folder), pace_s=0.05), tuner=TUNERS["full"], timeout=self.timeout_s
+        )
+        core = StudyCore([study])
+        with self.backend(study, states, Store(tmp_path)) as backend:
+            watched = Watched(backend)
+            drive(core, watched, lambda *_: None)
+        watched.assert_idle()
+        assert core.runs[0].reason == f"the timeout of {self.timeout_s:g} s is over"
+        assert watched.n_steps == core.plan.steps_executed < core.plan.steps_unique
+        assert core.plan.steps_recomputed == 0
+
+    timeout_s = 0.3
+    """Less than the 38 steps of the study take."""
+
 
 class _Later:
     """A backend whose clock goes on from a time."""
@@ -195,9 +213,12 @@ class _Later:
 
 
 def simulated(study: Study, states: dict[str, Made], n_workers: int) -> SimulatedBackend:
+    def metrics(key: str) -> Mapping[str, float]:
+        return states[key].metrics if key in states else {"accuracy": 0.5}
+
     world = World(
         workers=n_workers,
-        curve=lambda c, step: states[key_of(study.family, c, step)].metrics,
+        curve=lambda c, step: metrics(key_of(study.family, c, step)),
     )
     return SimulatedBackend(world, (study.metric,))
 
@@ -210,6 +231,8 @@ def stages_of(study: Study, states: dict[str, Made]) -> set[str]:
 
 
 class TestSimulated(BackendContract):
+    timeout_s = 3.0  # a step takes a second
+
     @contextmanager
     def backend(
         self,

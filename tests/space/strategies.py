@@ -20,6 +20,7 @@ from dasktune.space import (
     piecewise,
     polynomial,
     randint,
+    splice,
     step_decay,
     token,
     uniform,
@@ -103,16 +104,22 @@ def _joined(draw: st.DrawFn, inner: st.SearchStrategy[Schedule]) -> Schedule:
     return join([draw(inner) for _ in range(len(at) + 1)], at=at)
 
 
+@st.composite
+def _spliced(draw: st.DrawFn, inner: st.SearchStrategy[Schedule]) -> Schedule:
+    at = draw(milestones)
+    return splice([draw(inner) for _ in range(len(at) + 1)], at=at)
+
+
 warm_schedules: st.SearchStrategy[Schedule] = st.recursive(
     numeric_schedules,
-    lambda inner: st.builds(warmup, st.integers(0, 6), inner) | _joined(inner),
+    lambda inner: st.builds(warmup, st.integers(0, 6), inner) | _joined(inner) | _spliced(inner),
     max_leaves=4,
 )
-"""Numeric schedules, warmed up and joined to any depth."""
+"""Numeric schedules, warmed up, joined and spliced to any depth."""
 
 schedules: st.SearchStrategy[Schedule] = st.recursive(
     warm_schedules | pieces() | functions() | few_values.map(constant),  # type: ignore[arg-type]
-    _joined,
+    lambda inner: _joined(inner) | _spliced(inner),
     max_leaves=4,
 )
 """All schedules."""
@@ -154,7 +161,9 @@ def _conditional(draw: st.DrawFn, inner: st.SearchStrategy[dict[str, object]]) -
 def _templates(draw: st.DrawFn) -> object:
     rate = choice([draw(st.floats(0.1, 0.9)), 0.95])
     decay = step_decay(randint(1, 2), factor=rate, at=choice([[6], [9, 12]]))
-    return draw(st.sampled_from([decay, warmup(randint(0, 2), decay), choice([decay, 0.1])]))
+    spliced = splice([choice([0.1, 1]), choice([0.1, decay])], at=[randint(4, 6)])
+    later = warmup(randint(0, 2), decay)
+    return draw(st.sampled_from([decay, later, choice([decay, 0.1]), spliced]))
 
 
 def _spaces(names: str, inner: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:

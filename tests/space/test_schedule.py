@@ -19,6 +19,7 @@ from dasktune.space import (
     piecewise,
     polynomial,
     same_until,
+    splice,
     step_decay,
     token,
     warmup,
@@ -118,6 +119,15 @@ def test_a_schedule_is_what_its_text_says(schedule: Schedule) -> None:
 
 
 @given(schedules)
+def test_a_schedule_is_made_again_of_its_arguments(schedule: Schedule) -> None:
+    again = type(schedule).of(*schedule.arguments())
+    assert again == schedule
+    apart = type(schedule).taken_apart(schedule)
+    assert apart is not None
+    assert type(schedule).of(*apart) == schedule
+
+
+@given(schedules)
 def test_a_pickled_schedule_is_equal(schedule: Schedule) -> None:
     if is_picklable(schedule):
         assert pickle.loads(pickle.dumps(schedule)) == schedule
@@ -143,6 +153,9 @@ def test_texts_are_calls() -> None:
     assert warmup(3, cosine(0.1, 15)).text == "warmup(3, cosine(0.1, steps=15))"
     assert join([0.1, cyclic(0, 1, 4)], at=[5]).text == (
         "join([0.1, cyclic(0.0, high=1.0, half_period=4)], at=[5])"
+    )
+    assert splice([0.1, cosine(0.1, 9)], at=[5]).text == (
+        "splice([0.1, cosine(0.1, steps=9)], at=[5])"
     )
     assert piecewise({9: 128, 0: 64}).text == "piecewise({0: 64, 9: 128})"
 
@@ -237,6 +250,7 @@ def test_sparse_schedules_look_only_at_what_changes() -> None:
         cosine(1, 5),
         warmup(3, step_decay(1, factor=0.5, at=[far])),
         join([warmup(3, 0.1), step_decay(1, factor=0.5, at=[7])], at=[far]),
+        splice([linear(1, 0, 5), step_decay(1, factor=0.5, at=[far])], at=[far - 9]),
     ]
     for schedule in sparse:
         assert len(list(schedule.changes(0, far + 10))) < 10
@@ -342,6 +356,7 @@ CONSTRUCTORS = {
         linear,
         piecewise,
         polynomial,
+        splice,
         step_decay,
         warmup,
     )

@@ -14,6 +14,7 @@ from dasktune.space import (
     linear,
     piecewise,
     polynomial,
+    splice,
     step_decay,
     warmup,
 )
@@ -67,6 +68,12 @@ REFUSED: list[tuple[Bad, str, str]] = [
     (lambda: join([0.1, 0.2], at=[0]), "0", "at least 1"),
     (lambda: join(cosine(1, 2), at=[]), "cosine(1.0, steps=2)", "a list of"),  # type: ignore[call-overload]
     (lambda: join([0.1, {"a": 1}], at=[3]), "{'a': 1}", "join: schedules[1]"),  # type: ignore[list-item]
+    (lambda: splice([], at=[]), "[]", "splice takes a list of at least one schedule"),
+    (lambda: splice([0.1, 0.2], at=[]), "at=[]", "one step fewer than the 2 schedules"),
+    (lambda: splice([0.1, 0.2], at=[0]), "0", "splice: at[0] must be at least 1"),
+    (lambda: splice([0.1, 0.2, 0.3], at=[5, 5]), "[5, 5]", "splice: at must rise strictly"),
+    (lambda: splice(cosine(1, 2), at=[]), "cosine(1.0, steps=2)", "a list of"),  # type: ignore[call-overload]
+    (lambda: splice([0.1, {"a": 1}], at=[3]), "{'a': 1}", "splice: schedules[1]"),  # type: ignore[list-item]
     (lambda: constant(1).at(-1), "-1", "at least 0"),
     (lambda: constant(1).changes(-1, 3), "-1", "at least 0"),
 ]

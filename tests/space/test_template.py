@@ -21,6 +21,7 @@ from dasktune.space import (
     piecewise,
     polynomial,
     randint,
+    splice,
     step_decay,
     uniform,
     warmup,
@@ -75,6 +76,16 @@ PAIRS: list[tuple[Callable[[], object], Schedule, set[str]]] = [
         lambda: join([0.1, one, cosine(one, 2)], at=[n, 5]),
         join([0.1, 0.5, cosine(0.5, 2)], at=[2, 5]),
         {"lr.schedules[1]", "lr.schedules[2].v", "lr.at[0]"},
+    ),
+    (
+        lambda: splice([one, 0.1, cosine(one, 3)], at=[n, 5]),
+        splice([0.5, 0.1, cosine(0.5, 3)], at=[2, 5]),
+        {"lr.schedules[0]", "lr.schedules[2].v", "lr.at[0]"},
+    ),
+    (
+        lambda: splice([0.5, one], at=[n]),
+        constant(0.5),
+        {"lr.schedules[1]", "lr.at[0]"},
     ),
 ]
 
@@ -139,6 +150,8 @@ def test_an_argument_may_be_changed_afterwards() -> None:
         (lambda: cosine(0.1, uniform(1, 9)), "1.0", "an integer"),
         (lambda: cosine(0.1, choice([5, 2.5])), "2.5", "an integer"),
         (lambda: join([one, 0.1], at=[]), "at=[]", "one step fewer"),
+        (lambda: splice([one, 0.1], at=[]), "splice: at", "one step fewer"),
+        (lambda: splice([one, 0.1], at=[randint(0, 5)]), "0", "splice: at[0] must be at least 1"),
         (lambda: piecewise({0: choice([cosine(1, 2)])}), "cosine(1.0, steps=2)", "join([...]"),
         (lambda: constant(choice([cosine(1, 2)])), "cosine(1.0, steps=2)", "a value is"),
         (

@@ -145,8 +145,8 @@ class MineRun(SamplerRun):
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
 
-    def ask(self, number: int, new_steps: NewSteps) -> Point | None:
-        del new_steps
+    def ask(self, number: int, new_steps: NewSteps, attempt: int = 0) -> Point | None:
+        del new_steps, attempt
         return list(self.space.points())[number]
 
     def record(self, number: int, point: Point) -> None:

@@ -1,0 +1,188 @@
+"""Studies that change under their name are refused; `extend` goes on with them on purpose."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dasktune as dt
+from dasktune.errors import InvalidStudyError
+from dasktune.runner import extend, run
+from dasktune.store.store import Store
+from dasktune.study.commands import StudyStatus
+from dasktune.study.events import StageFinished
+from dasktune.study.recall import recall
+from dasktune.study.result import Result
+from tests.runtime.trainables import Notes, Raises, Walk, study_of
+from tests.worlds import SPACE
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    folder = tmp_path / "walks"
+    folder.mkdir()
+    return Notes(folder)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def walk_study(notes: Notes, **changes: Any) -> dt.Study:  # noqa: ANN401
+    # Every fork of the space is a rung, so that it is stored: else the way there is trained again.
+    tuner = dt.SuccessiveHalving(rungs=[2, 3, 5, 6], reduction_factor=1.5)
+    given: dict[str, Any] = {"sampler": dt.Random(), "n_trials": 4, "tuner": tuner}
+    return study_of(Walk(str(notes.folder)), **(given | changes))
+
+
+def outcomes(result: Result) -> list[Any]:
+    return [(t.configuration, t.status, t.metrics, t.steps) for t in result.trials]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_trials": 6}, "n_trials of study was 4 and is 6"),
+        ({"seed": 7}, "seed of study was 0 and is 7"),
+        ({"tuner": dt.FullTraining(8)}, "rungs=(2, 3, 5, 6)"),
+        ({"timeout": 60}, "'timeout_s': None"),
+        ({"space": SPACE | {"decay": 0.5}}, "decay"),
+        ({"first": [{"lr": 0.1, "momentum": 0.9}]}, "first of study was"),
+    ],
+)
+def test_a_study_that_changed_is_refused_with_the_difference(
+    notes: Notes, store: Store, change: dict[str, Any], words: str
+) -> None:
+    before = run(walk_study(notes), store=store, workers=0)
+    n_calls = len(notes.calls)
+    with pytest.raises(InvalidStudyError, match="was begun otherwise") as refused:
+        run(walk_study(notes, **change), store=store, workers=0)
+    assert words in str(refused.value)
+    assert "dasktune.extend" in str(refused.value)
+    assert len(notes.calls) == n_calls
+    assert outcomes(run(walk_study(notes), store=store, workers=0)) == outcomes(before)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_trials": 7},
+        {"tuner": dt.FullTraining(8)},
+        {"tuner": dt.ASHA(min_steps=3, max_steps=6, reduction_factor=2), "n_trials": 8},
+        {"space": SPACE | {"momentum": dt.choice([0.8, *SPACE["momentum"].options])}},  # type: ignore[attr-defined]
+    ],
+    ids=["more trials", "more steps", "another tuner", "a larger space"],
+)
+def test_an_extended_study_keeps_its_trials_and_trains_only_what_is_new(
+    notes: Notes, store: Store, change: dict[str, Any]
+) -> None:
+    before = run(walk_study(notes), store=store, workers=0)
+    more = walk_study(notes, **change)
+    after = extend(more, store=store, workers=0)
+
+    assert after.status is StudyStatus.COMPLETED
+    kept = [trial.configuration for trial in after.trials[: len(before.trials)]]
+    assert kept == [trial.configuration for trial in before.trials]
+    assert not notes.repeated, "no step was trained twice"
+    assert len(notes.calls) == before.steps_executed + after.steps_executed
+    for old, new in zip(before.trials, after.trials, strict=False):
+        known = {report.step: report.metrics for report in old.reports}
+        assert all(known.get(r.step, r.metrics) == r.metrics for r in new.reports)
+
+
+def test_an_extended_study_answers_from_the_store(notes: Notes, store: Store) -> None:
+    run(walk_study(notes), store=store, workers=0)
+    more = walk_study(notes, n_trials=7)
+    after = extend(more, store=store, workers=0)
+    n_calls = len(notes.calls)
+    assert outcomes(extend(more, store=store, workers=0)) == outcomes(after)
+    assert outcomes(run(more, store=store, workers=0)) == outcomes(after)
+    (recalled,) = recall(store.journal("study").lines())
+    assert outcomes(recalled) == outcomes(after)
+    assert len(notes.calls) == n_calls
+    with pytest.raises(InvalidStudyError, match="was begun otherwise"):
+        run(walk_study(notes), store=store, workers=0)
+
+
+def test_an_extension_that_was_killed_goes_on_with_the_same_call(
+    notes: Notes, store: Store
+) -> None:
+    run(walk_study(notes), store=store, workers=0)
+    more = walk_study(notes, n_trials=8)
+
+    def break_off(entry: Any) -> None:  # noqa: ANN401
+        if isinstance(entry.event, StageFinished) and entry.event.executed_steps:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extend(more, store=store, workers=0, on_event=break_off)
+    after = extend(more, store=store, workers=0)
+    assert len(after.trials) == 8
+    assert not notes.repeated
+    assert after.status is StudyStatus.COMPLETED
+
+
+def test_a_study_may_be_extended_again(notes: Notes, store: Store) -> None:
+    run(walk_study(notes, n_trials=2), store=store, workers=0)
+    for n in (4, 6):
+        result = extend(walk_study(notes, n_trials=n), store=store, workers=0)
+        assert len(result.trials) == n
+    assert not notes.repeated
+    straight = run(
+        walk_study(notes, n_trials=6), store=Store(notes.folder.parent / "other"), workers=0
+    )
+    assert outcomes(straight) == outcomes(result)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_trials": 3}, "n_trials is 3; study has 4 trials already"),
+        ({"space": SPACE | {"lr": 0.1}}, "the space lacks trial"),
+    ],
+)
+def test_what_cannot_be_extended_is_refused(
+    notes: Notes, store: Store, change: dict[str, Any], words: str
+) -> None:
+    before = run(walk_study(notes), store=store, workers=0)
+    with pytest.raises(InvalidStudyError, match=words):
+        extend(walk_study(notes, **change), store=store, workers=0)
+    assert outcomes(run(walk_study(notes), store=store, workers=0)) == outcomes(before)
+
+
+def test_a_study_with_other_code_is_not_extended(notes: Notes, store: Store) -> None:
+    run(walk_study(notes), store=store, workers=0)
+    other = study_of(Raises(str(notes.folder)), sampler=dt.Random(), n_trials=6)
+    with pytest.raises(InvalidStudyError, match="nothing that it trained would be of use"):
+        extend(other, store=store, workers=0)
+
+
+def test_a_study_that_is_not_there_is_not_extended(notes: Notes, store: Store) -> None:
+    with pytest.raises(InvalidStudyError, match=r"there is no study 'study' .* to extend"):
+        extend(walk_study(notes), store=store, workers=0)
+
+
+def test_first_trials_are_those_that_were_given(notes: Notes, store: Store) -> None:
+    first = [{"lr": dt.step_decay(0.1, factor=0.1, at=[3]), "momentum": 0.9}]
+    result = run(walk_study(notes, first=first), store=store, workers=0)
+    assert result.trials[0].configuration == dt.Configuration.of(first[0])
+    drawn = [trial.configuration for trial in result.trials]
+    assert len(set(drawn)) == len(drawn), "the sampler does not draw it again"
+    again = run(walk_study(notes, first=first), store=store, workers=0)
+    assert outcomes(again) == outcomes(result)
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ([{"lr": 0.1}], "momentum"),
+        ([{"lr": 0.3, "momentum": 0.9}], "lr"),
+        ([{"lr": 0.1, "momentum": 0.9, "decay": 1}], "decay"),
+        ({"lr": 0.1, "momentum": 0.9}, "first is"),
+        ([{"lr": 0.1, "momentum": 0.9}] * 5, "n_trials is 4"),
+    ],
+)
+def test_first_trials_outside_the_space_are_refused(notes: Notes, first: Any, words: str) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidStudyError, match=words):
+        walk_study(notes, first=first)
