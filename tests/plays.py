@@ -21,6 +21,7 @@ from dasktune.scheduling.fifo import Fifo
 from dasktune.scheduling.scheduler import Scheduler
 from dasktune.study.commands import (
     AskTrial,
+    BranchTrial,
     Command,
     DrawTrial,
     EndRun,
@@ -36,6 +37,7 @@ from dasktune.study.events import (
     Event,
     Interrupted,
     MetricsReported,
+    PathHeld,
     Resumed,
     StageFailed,
     StageFinished,
@@ -51,6 +53,7 @@ from dasktune.study.timeline import Timeline, replay
 from dasktune.study.trial_record import TrialRecord
 from dasktune.trial import TrialId, TrialStatus
 from dasktune.tuners.full import FullTraining
+from dasktune.tuners.median_stopping import MedianStopping
 from dasktune.units import Digest, Step, WorkerId
 from tests.worlds import random_studies
 
@@ -131,6 +134,8 @@ class Running:
     index: int = 0
     """Of the stage that it executes."""
     is_stopping: bool = False
+    is_held: bool = False
+    """Whether it waits for somebody else, without a slot."""
 
     @property
     def stage(self) -> Stage:
@@ -229,12 +234,17 @@ class Play:
         stage = path.stage
         at = stage.stop if reached is None else reached
         event = self._finished(path, at, is_evaluated=is_evaluated)
-        if at < stage.stop or path.index == len(path.command.stages) - 1:
+        if at < stage.stop or path.index == len(path.command.stages) - 1 or path.is_held:
             del self.running[number]
         else:
             path.index += 1
         self.answered.append(event)
         self._send(event)
+
+    def hold(self, number: int) -> None:
+        """Let somebody else train what a path would: it has no slot from here on."""
+        self.running[number].is_held = True
+        self._send(PathHeld(path=number))
 
     def finish_late(self, ghost: Running, reached: Step) -> None:
         """Commit a state on a worker that the core has given up."""
@@ -291,6 +301,8 @@ class Play:
     def resume(self) -> None:
         for worker in list(self.workers):
             self._forget(worker)
+        self.ghosts += self.running.values()  # those that were held
+        self.running.clear()
         self.is_draining = self.is_over = False
         self._send(Resumed())
 
@@ -351,7 +363,7 @@ class Play:
     def _forget(self, worker: WorkerId) -> list[Running]:
         self.workers.pop(worker, None)
         self.recalled.discard(worker)
-        lost = [path for path in self.running.values() if path.command.worker == worker]
+        lost = [path for path in self._with_slots() if path.command.worker == worker]
         for path in lost:
             del self.running[path.command.path]
         self.ghosts += lost
@@ -410,13 +422,15 @@ class Play:
                 path.is_stopping = True
             case ReturnWorker():
                 assert command.worker in self.recalled, "a worker is returned once, as asked"
-                assert not any(p.command.worker == command.worker for p in self.running.values())
+                assert not any(path.command.worker == command.worker for path in self._with_slots())
                 self.recalled.discard(command.worker)
                 del self.workers[command.worker]
             case ReportDemand():
                 assert command != self.demand, "only what has changed is said"
                 self.demand = command
-            case DrawTrial():
+            case DrawTrial() | BranchTrial():
+                if isinstance(command, BranchTrial):
+                    self._check_branch(command)
                 assert command.trial not in self.status
                 self.status[command.trial] = TrialStatus.DRAWN
                 run = self.core.runs[command.trial.study]
@@ -440,6 +454,16 @@ class Play:
                 assert not self.is_over, "the run ends once"
                 assert not self.running, "the run ends when nothing runs"
                 self.is_over = True
+
+    def _check_branch(self, command: BranchTrial) -> None:
+        """Check that a new trial goes the way of its parent, and begins where that has reported."""
+        run = self.core.runs[command.trial.study]
+        parent, made = run.trials[command.parent], run.trials[command.trial.number]
+        assert command.step in {report.step for report in parent.reports}
+        assert way_of(run, made)[: command.step + 1] == self.ways[parent.id][: command.step + 1]
+        after = run.study.space.configuration(command.point)
+        for step in range(command.step, run.study.max_steps):
+            assert made.configuration.at(step) == after.at(step)
 
     def _run(self, command: RunPath) -> None:
         assert not self.is_draining, "a run that is interrupted starts nothing"
@@ -477,7 +501,10 @@ class Play:
         assert len(set(states)) == len(states), "a history has one key"
 
     def _busy(self) -> set[tuple[WorkerId, int]]:
-        return {(path.command.worker, path.command.slot) for path in self.running.values()}
+        return {(path.command.worker, path.command.slot) for path in self._with_slots()}
+
+    def _with_slots(self) -> list[Running]:
+        return [path for path in self.running.values() if not path.is_held]
 
     def check(self) -> None:
         """Check all that must hold between events."""
@@ -497,7 +524,7 @@ class Play:
         known = {worker: len(slots) for worker, slots in self.core.slots.by_worker.items()}
         assert known == self.workers
         assert self.core.n_running == len(self.running)
-        assert self.core.slots.n_busy == len(self.running)
+        assert self.core.slots.n_busy == len(self._with_slots())
         assert self.core.is_over == self.is_over
 
     def _check_claims(self) -> None:
@@ -598,6 +625,8 @@ class Play:
         return own
 
     def _odd_reports(self, run: StudyRun, trial: TrialRecord) -> set[str]:
+        if trial.status is TrialStatus.STOPPED:
+            return set()  # whoever hears of an odd state has diverged; later ones it never hears
         said = self.account.said
         return {
             state
@@ -615,7 +644,7 @@ def way_of(run: StudyRun, trial: TrialRecord) -> list[str]:
 def asked_steps(run: StudyRun, steps: Iterable[Step]) -> list[Step]:
     """Return all steps at which a trial reports, given those that it was asked to train to."""
     found = list(steps)
-    if found and isinstance(run.study.tuner, FullTraining):
+    if found and isinstance(run.study.tuner, FullTraining | MedianStopping):
         found = [*run.study.tuner.report_steps, *found]
     return found
 
@@ -700,6 +729,11 @@ def _fail(play: Play, rng: Generator) -> None:
         play.fail(number, rng.randint(0, play.running[number].stage.n_steps))
 
 
+def _hold(play: Play, rng: Generator) -> None:
+    if play.running:
+        play.hold(rng.choice(list(play.running)))
+
+
 def _lose(play: Play, rng: Generator) -> None:
     if play.account.keys:
         play.lose(rng.choice(list(play.account.keys)))
@@ -731,7 +765,9 @@ def _interrupt(play: Play, rng: Generator) -> None:
         play.resume_from_lines()
 
 
-_TROUBLES = (_leave, _recall, _finish_early, _fail, _lose, _late, _repeat, _interrupt, _join)
+_TROUBLES = (
+    _leave, _recall, _finish_early, _fail, _hold, _lose, _late, _repeat, _interrupt, _join
+)  # fmt: skip
 
 
 def rolled(seed: int, n_events: int = 40, **changes: Any) -> Play:  # noqa: ANN401

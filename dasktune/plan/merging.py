@@ -9,7 +9,7 @@ References:
         2022: merge rate p of one study, k-wise rate q of several.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dasktune.plan.history import same_until
 from dasktune.plan.keys import Family
@@ -27,15 +27,23 @@ def steps_requested(plan: SearchPlan, studies: frozenset[int] | None = None) -> 
 
 def steps_unique(plan: SearchPlan, studies: frozenset[int] | None = None) -> int:
     """Return the distinct steps on the way to these studies' furthest requests. None: all."""
+    return sum(vertex.edge_steps for _, vertex in first_asked(plan, studies))
+
+
+def first_asked(
+    plan: SearchPlan, studies: frozenset[int] | None = None
+) -> Iterator[tuple[PlannedTrial, Vertex]]:
+    """Yield each state on the way to these studies' requests, with the first trial to ask for it.
+
+    The first in order of insertion: of one study the one of the lowest number.
+    """
     seen: set[int] = set()
-    total = 0
     for trial in _of(plan, studies):
         vertex: Vertex | None = plan.tree.before(trial.node, trial.furthest)
-        while vertex is not None and vertex.serial not in seen:
+        while trial.furthest and vertex is not None and vertex.serial not in seen:
             seen.add(vertex.serial)
-            total += vertex.edge_steps
+            yield trial, vertex
             vertex = vertex.parent
-    return total
 
 
 def merge_rate(plan: SearchPlan, studies: frozenset[int] | None = None) -> float:

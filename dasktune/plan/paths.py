@@ -3,7 +3,8 @@
 A path is what a free slot gets: from a ready state along one branch at each fork, to a request
 where a tuner must decide or to where nothing more is owed. A stage ends, and commits, where a
 tuner must or may decide, and where histories of unstopped trials part: a fork that only stopped
-trials took cuts nothing. Which branch is followed is the scheduler's choice.
+trials took cuts nothing. States that are kept for histories known later are committed, too. Which branch
+is followed is the scheduler's choice.
 
 References:
     [1] Shin et al., "Hippo: Sharing Computations in Hyper-Parameter Optimization", PVLDB 15(5),
@@ -57,7 +58,7 @@ def plan_path(first: Vertex, follow: Follow) -> list[PlannedStage]:
 
 def is_cut(vertex: Vertex) -> bool:
     """Say whether a stage that passes a state must commit it, whoever asks for the stage."""
-    if vertex.deciders:
+    if vertex.deciders or vertex.is_kept:
         return True
     if not vertex.branches:
         return False

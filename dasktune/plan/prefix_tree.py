@@ -58,8 +58,9 @@ class Vertex:
 
     __slots__ = (
         "attempts", "branches", "deaths", "deciders", "ends", "failure", "is_asked",
-        "is_evaluating", "is_owed", "is_stored", "is_trained", "length", "link", "listening",
-        "metrics", "n_live", "next", "node", "parent", "runner", "serial", "step", "waiting",
+        "is_evaluating", "is_kept", "is_owed", "is_stored", "is_trained", "length", "link",
+        "listening", "metrics", "n_live", "next", "node", "parent", "runner", "serial", "step",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, node: Node, step: Step, parent: "Vertex | None", serial: int) -> None:
@@ -73,6 +74,7 @@ class Vertex:
         self.is_stored = False
         self.is_trained = False  # the edge has been trained at least once
         self.is_asked = False  # a request was ever made here or below
+        self.is_kept = False  # committed when it is passed, for histories that are known later
         self.is_owed = False  # the edge must be trained for a request that is still open
         self.length = 0.0  # while owed: cost of this edge and of the longest owed path below it
         self.runner: int | None = None  # number of the path that has claimed the edge
@@ -357,6 +359,7 @@ def _twin(vertex: Vertex, node: Node, parent: Vertex | None) -> Vertex:
     made.is_stored = vertex.is_stored
     made.is_trained = vertex.is_trained
     made.is_asked = vertex.is_asked
+    made.is_kept = vertex.is_kept
     made.is_owed = vertex.is_owed
     made.length = vertex.length
     made.runner = vertex.runner

@@ -63,6 +63,7 @@ class SearchPlan:
         *,
         stop: Step,
         decision_steps: tuple[Step, ...],
+        keep_steps: tuple[Step, ...] = (),
     ) -> PlannedTrial:
         """Let a drawn trial take part in where stages are cut, before it is asked to train.
 
@@ -72,6 +73,8 @@ class SearchPlan:
             configuration: Its history.
             stop: The furthest step that its tuner will ever ask for.
             decision_steps: Steps, ascending, at which its tuner is known to decide.
+            keep_steps: Steps whose states are committed when they are passed, since histories that
+                are known later may leave there.
         """
         node = self.tree.insert(family, configuration, stop)
         planned = PlannedTrial(trial, node, stop, decision_steps)
@@ -83,6 +86,8 @@ class SearchPlan:
         self._count_live(end, 1)
         for step in decision_steps:
             self.tree.vertex(node, step).deciders += 1
+        for step in keep_steps:
+            self.tree.vertex(node, step).is_kept = True
         self.owed.notice_made()
         return planned
 

@@ -47,7 +47,7 @@ def located(space: _Space, given: Mapping[str, Schedule], *, is_exact: bool) -> 
 
 
 def misfit(space: _Space, given: Mapping[str, Schedule]) -> str:
-    """Say in a sentence why no draw of a space gives these schedules."""
+    """Say in a sentence why no draw of a space gives these schedules, read as not exact."""
     known = names_of(space)
     unknown = sorted(given.keys() - known.keys())
     if unknown:
@@ -60,10 +60,7 @@ def misfit(space: _Space, given: Mapping[str, Schedule]) -> str:
     if wrong is not None:
         return wrong
     _, names = next(reading.of_space(space))
-    missing = sorted(names - given.keys())
     extra = sorted(given.keys() - names)
-    if not extra:
-        return f"{', '.join(missing)} is missing: a configuration has a schedule for every name"
     return f"{', '.join(extra)} belongs to an option that is not chosen here: right are " + (
         ", ".join(sorted(names))
     )

@@ -188,10 +188,12 @@ class SearchSpace:
         Raises:
             InvalidStudyError: If what was given is no configuration.
         """
-        return self._located(configuration)[0]
+        is_exact = isinstance(configuration, Configuration)
+        record = located(self._nodes, _by_name(configuration), is_exact=is_exact)
+        return None if record is None else Point.of(record)
 
     def point_of(self, configuration: Configuration | Mapping[str, object]) -> Point:
-        """Find the draw that gives a configuration, as `locate` does.
+        """Find the draw that gives what a user wrote, read as `locate` reads a mapping.
 
         Raises:
             InvalidStudyError: If the space has no such configuration, naming what doesn't fit.
@@ -201,24 +203,20 @@ class SearchSpace:
             >>> dict(SearchSpace({"lr": uniform(0, 1), "batch_size": 64}).point_of({"lr": 0.1}))
             {'lr': 0.1}
         """
-        point, given = self._located(configuration)
-        if point is None:
+        given = _by_name(configuration)
+        record = located(self._nodes, given, is_exact=False)
+        if record is None:
             raise InvalidStudyError(misfit(self._nodes, given))
-        return point
-
-    def _located(
-        self, configuration: Configuration | Mapping[str, object]
-    ) -> tuple[Point | None, "dict[str, Schedule]"]:
-        if isinstance(configuration, Configuration):
-            given = dict(configuration.schedules)
-            record = located(self._nodes, given, is_exact=True)
-        else:
-            given = dict(Configuration.of(configuration).schedules)
-            record = located(self._nodes, given, is_exact=False)
-        return (None if record is None else Point.of(record)), given
+        return Point.of(record)
 
     def _points(self) -> Iterator[Point]:
         odometer = Odometer()
         yield self.draw(odometer)[0]
         while odometer.advance():
             yield self.draw(odometer)[0]
+
+
+def _by_name(configuration: Configuration | Mapping[str, object]) -> dict[str, "Schedule"]:
+    if not isinstance(configuration, Configuration):
+        configuration = Configuration.of(configuration)
+    return dict(configuration.schedules)

@@ -25,6 +25,7 @@ from dasktune.study.events import (
     Event,
     Interrupted,
     MetricsReported,
+    PathHeld,
     Resumed,
     StageFailed,
     StageFinished,
@@ -145,7 +146,7 @@ class StudyCore:
 
     # --- events -------------------------------------------------------------------------------
 
-    def _take_in(self, event: Event) -> None:
+    def _take_in(self, event: Event) -> None:  # noqa: PLR0912  (one for each kind of event)
         match event:
             case StageFinished():
                 self._stage_finished(event)
@@ -153,6 +154,9 @@ class StudyCore:
                 self._metrics_reported(event)
             case StageFailed():
                 self._stage_failed(event)
+            case PathHeld():
+                if event.path in self._in_flight.paths:
+                    self._in_flight.hold(self._in_flight.paths[event.path])
             case WorkerJoined():
                 self._worker_joined(event)
             case WorkerLeft():
@@ -182,6 +186,8 @@ class StudyCore:
         self._is_draining = self._has_ended = False
         for worker in list(self.slots.by_worker):
             self._worker_left(WorkerLeft(worker=worker, died=False))
+        for path in list(self._in_flight.paths.values()):  # nobody will answer those that are held
+            self._in_flight.drop(path)
         for run in self.runs:
             run.set_timer(self._commands)
 
@@ -248,8 +254,10 @@ class StudyCore:
             vertex = self.plan.tree.vertex(end.node, stage.start)
         if event.metrics is not None:
             self._answers += self.plan.measured(vertex, event.metrics)
-        if event.reached < stage.stop or not path.stages:
+        if event.reached < stage.stop or not path.stages or path.is_held:
             self._in_flight.end(path, vertex)
+        else:
+            path.slot.warm = vertex
 
     def _finished_late(self, event: StageFinished) -> None:
         """Keep what a worker that was given up has committed after all: it is as good as any."""

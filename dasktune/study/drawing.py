@@ -11,6 +11,10 @@ from dasktune.space.configuration import Configuration
 from dasktune.space.search_space import Point
 from dasktune.study.study import Study
 from dasktune.trial import Branch, Report, TrialId, TrialStatus
+from dasktune.units import Step
+
+_MOST_REPEATS = 16
+"""Explorations in a row that may give a point that is there already."""
 
 
 class Drawing:
@@ -19,6 +23,7 @@ class Drawing:
     def __init__(self, index: int, study: Study) -> None:
         self._index = index
         self._study = study
+        self._branched: dict[tuple[int, Step], set[Point]] = {}  # by parent and step
         self._drawn: set[int] = set()  # trials of the sampler; the others branched off
         self._sampler = study.sampler.start(
             SamplerContext(
@@ -55,9 +60,23 @@ class Drawing:
         point: Point,
         recorded: Mapping[TrialId, Point] | None,
     ) -> Point:
-        """Return the draw of a trial that branches off one with this point."""
-        known = (recorded or {}).get(TrialId(self._index, number))
-        return known or branch.exploration.explore(self._study.space, point, branch.salt)
+        """Return the draw of a trial that branches off one with this point.
+
+        It differs from that point, and from other branches there, unless the space is too small:
+        training is exact, so two trials that are equal from one state on stay equal.
+        """
+        taken = self._branched.setdefault((branch.parent, branch.step), {point})
+        found = (recorded or {}).get(TrialId(self._index, number))
+        for attempt in range(_MOST_REPEATS):
+            if found is not None:
+                break
+            salt = f"{branch.salt}:{attempt}"
+            explored = branch.exploration.explore(self._study.space, point, salt)
+            if explored not in taken or attempt == _MOST_REPEATS - 1:
+                found = explored
+        assert found is not None
+        taken.add(found)
+        return found
 
     def configuration(self, point: Point) -> Configuration:
         """Return what a point stands for."""
@@ -77,6 +96,7 @@ class Drawing:
         """Return a drawing that goes on from here by itself."""
         twin = object.__new__(Drawing)
         twin._index, twin._study = self._index, self._study
+        twin._branched = {at: taken.copy() for at, taken in self._branched.items()}
         twin._drawn = self._drawn.copy()
         twin._sampler = self._sampler.copy()
         return twin

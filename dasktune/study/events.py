@@ -101,6 +101,17 @@ class StageFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PathHeld:
+    """Somebody else is training the next steps of a path: its slot is free until it is answered.
+
+    Its next stage will be answered with what has come of that, and the path ends there.
+    """
+
+    path: int
+    """Number of the path, from `RunPath`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateLost:
     """A stored state cannot be read any more."""
 
@@ -141,6 +152,7 @@ Event: TypeAlias = (
     | MetricsReported
     | StageFinished
     | StageFailed
+    | PathHeld
     | StateLost
     | TimerFired
     | Interrupted

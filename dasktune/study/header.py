@@ -289,7 +289,12 @@ class _Tabulated:
 class _Gone:
     """Stands for training code that is not here."""
 
-    def setup(self, hp: object, seed: int) -> None: ...
+    def setup(self, hp: object, seed: int) -> None:  # noqa: ARG002
+        raise BackendError(
+            "the training code of this study is not here: its result was read from a store; "
+            "load_state(trial) gives what the code's load_state_dict takes"
+        )
+
     def step(self, hp: object, t: int) -> None: ...
     def evaluate(self) -> dict[str, float]:
         return {}

@@ -24,6 +24,8 @@ class Path:
     slot: Slot
     stages: deque[tuple[Stage, Vertex]]
     is_stopping: bool = False
+    is_held: bool = False
+    """Whether it waits for somebody else: then its slot is not its own any more."""
 
 
 class InFlight:
@@ -70,7 +72,14 @@ class InFlight:
     def end(self, path: Path, warm: Vertex | None) -> None:
         """End a path, and let its slot be idle; it holds the state `warm`."""
         self.drop(path)
-        self._slots.free(path.slot, warm)
+        if not path.is_held:
+            self._slots.free(path.slot, warm)
+
+    def hold(self, path: Path) -> None:
+        """Let the slot of a path be idle; its stages stay claimed until the next is answered."""
+        if not path.is_held:
+            path.is_held = True
+            self._slots.free(path.slot, path.slot.warm)
 
     def stop(self, path: Path, reason: str) -> list[StopPath]:
         """Return the command that stops a path, once."""
@@ -85,7 +94,9 @@ class InFlight:
         twin = InFlight(plan, slots)
         twin._n_begun = self._n_begun
         for number, path in self.paths.items():
-            slot = slots.by_worker[path.slot.worker][path.slot.index]
+            slot = Slot(path.slot.worker, path.slot.index)
+            if not path.is_held:
+                slot = slots.by_worker[slot.worker][slot.index]
             stages = deque((stage, vertices[end.serial]) for stage, end in path.stages)
-            twin.paths[number] = Path(number, slot, stages, path.is_stopping)
+            twin.paths[number] = Path(number, slot, stages, path.is_stopping, path.is_held)
         return twin

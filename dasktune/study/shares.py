@@ -7,9 +7,9 @@ parts add up to the whole, and a trial that comes later shows how little it adde
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dasktune.plan.merging import first_asked
-from dasktune.plan.prefix_tree import Node
 from dasktune.plan.search_plan import SearchPlan
 from dasktune.plan.stage import Stage
 from dasktune.study.commands import RunPath
@@ -17,13 +17,16 @@ from dasktune.study.events import StageFinished
 from dasktune.study.timeline import Timeline
 from dasktune.units import Digest, Seconds
 
+if TYPE_CHECKING:
+    from dasktune.plan.prefix_tree import Node
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
     """What is put down to each trial of one study, by number; who is missing has nothing."""
 
     steps_new: Mapping[int, int]
-    """Steps that no trial of a lower number asked for; their sum are the study's distinct steps."""
+    """Steps that no trial of a lower number asked for; in all the study's distinct steps."""
     seconds: Mapping[int, Seconds]
     """Seconds that workers were busy with stages, each put down to the first trial that asked for
     its last step."""
@@ -51,9 +54,7 @@ def shares_of(plan: SearchPlan, timeline: Timeline, study: int) -> Shares:
     )
 
 
-def _seconds(
-    plan: SearchPlan, timeline: Timeline, owners: Mapping[int, int]
-) -> dict[int, Seconds]:
+def _seconds(plan: SearchPlan, timeline: Timeline, owners: Mapping[int, int]) -> dict[int, Seconds]:
     stages: dict[Digest, Stage] = {}
     seconds: dict[int, Seconds] = defaultdict(float)
     for entry in timeline.entries:

@@ -131,6 +131,7 @@ class Study:
         _check_kind("tuner", tuner, Tuner, "dasktune.FullTraining(max_steps=10)")
         if isinstance(chosen, Grid):
             searched.points()  # refuses what is continuous
+        tuner.check(searched)
         _check_trainable(trainable)
         metrics, modes = _metrics(metric, mode)
         ranked = _ranked(metrics, rank_by, tuner)

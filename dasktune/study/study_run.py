@@ -11,6 +11,7 @@ from dasktune.errors import InvalidStudyError
 from dasktune.plan.prefix_tree import PlannedTrial
 from dasktune.plan.search_plan import Answer, SearchPlan
 from dasktune.space.configuration import Configuration
+from dasktune.space.milestones import milestones
 from dasktune.space.search_space import Point
 from dasktune.study.commands import (
     AskTrial,
@@ -45,6 +46,10 @@ class StudyRun:
         self._plan = plan
         self._drawing = Drawing(index, study)
         self._tuner = self._started_tuner(study.n_trials)
+        # Draws that come late leave prefixes that are trained already, where states were kept.
+        self._keep_steps: tuple[Step, ...] = ()
+        if not study.sampler.draws_ahead:
+            self._keep_steps = milestones(study.space, study.max_steps)
         self._watch = Watch(study.limits, target=score_of(study.limits.target, study.mode))
         self._deadline_s: Seconds | None = None
         self._may_ask = False
@@ -155,6 +160,7 @@ class StudyRun:
             configuration,
             stop=study.max_steps,
             decision_steps=study.tuner.decision_steps,
+            keep_steps=self._keep_steps,
         )
         self.trials.append(TrialRecord(trial, point, configuration, planned, branch))
 
@@ -343,7 +349,8 @@ class StudyRun:
         n = len(self.trials)
         reason = f"all {n} trials are over"
         if self.is_exhausted:
-            reason = f"the space has only {n} configurations; all {n} trials are over"
+            n_drawn = sum(record.branch is None for record in self.trials)
+            reason = f"the space has only {n_drawn} configurations; all {n} trials are over"
         if self._n_failed == n > 0:
             self.end(StudyStatus.FAILED, f"all {n} trials failed", commands)
         else:

@@ -68,8 +68,8 @@ class AsyncHyperband(Tuner):
 
     def bracket_of(self, trial: int) -> int:
         """Return the place among `brackets` of a trial's."""
-        n = sum(bracket.n_trials for bracket in self.brackets)
-        return in_proportion(self.brackets, trial % n + 1)[-1]
+        n = 1 << trial.bit_length()  # so that neighbours are dealt once
+        return in_proportion(self.brackets, n)[trial]
 
     @property
     def decision_steps(self) -> tuple[Step, ...]:

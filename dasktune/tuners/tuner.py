@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from dasktune.space.search_space import SearchSpace
 from dasktune.trial import Ending, Report, Request, TrialStatus
 from dasktune.units import Step
 
@@ -34,6 +35,9 @@ class Tuner(ABC):
     compares: bool = True
     """Whether trials are ended or let go on by their scores; then there must be one score."""
 
+    branches: bool = False
+    """Whether trials branch off others: those share steps, however the first ones were drawn."""
+
     @property
     @abstractmethod
     def decision_steps(self) -> tuple[Step, ...]:
@@ -45,15 +49,22 @@ class Tuner(ABC):
 
     @abstractmethod
     def outlook(self, n_trials: int) -> tuple[int, ...]:
-        """Return how many of `n_trials` trials are asked for at each decision step, if all go well.
+        """Return how many of `n_trials` trials train to each decision step, or past it.
 
-        What is known before anything ran: for asynchronous policies the figures of the synchronous
-        ones, which they approach.
+        What is known before anything ran, and if all go well: for asynchronous policies the figures
+        of the synchronous ones, which they approach.
         """
 
     @abstractmethod
     def start(self, context: TunerContext) -> "TunerRun":
         """Begin a run of this policy."""
+
+    def check(self, space: SearchSpace) -> None:  # noqa: B027  (most tuners know no space)
+        """Refuse what does not go with a space; most tuners do not care.
+
+        Raises:
+            InvalidStudyError: It does not; the message says what would.
+        """
 
     def next_decision(self, step: Step) -> Step | None:
         """Return the first decision step after `step`, if any."""

@@ -45,6 +45,10 @@ HALVING = dt.SuccessiveHalving(min_steps=1, max_steps=STEPS, reduction_factor=3)
 SPREAD = dt.SuccessiveHalving(rungs=[2, 5, STEPS], reduction_factor=2, ties="spread")
 ASHA = dt.ASHA(min_steps=1, max_steps=STEPS, reduction_factor=3)
 SPREAD_ASHA = dt.ASHA(min_steps=2, max_steps=STEPS, reduction_factor=2, ties="spread")
+STOPPING_ASHA = dt.ASHA(min_steps=1, max_steps=STEPS, reduction_factor=2, variant="stopping")
+HYPERBAND = dt.Hyperband(min_steps=2, max_steps=STEPS, reduction_factor=2)
+ASYNC_HYPERBAND = dt.AsyncHyperband(min_steps=1, max_steps=STEPS, reduction_factor=2)
+MEDIAN = dt.MedianStopping(STEPS, report_every=2, min_trials=2)
 
 schedulers = pytest.mark.parametrize("scheduler", [CriticalPathFirst(), Fifo()])
 speeds = st.sampled_from([0.3, 0.5, 0.9, 1.0, 1.7, 2.0, 3.1])
@@ -70,7 +74,10 @@ def rows_of(configuration: dt.Configuration, stop: int) -> tuple[tuple[object, .
 
 @schedulers
 @pytest.mark.parametrize("sampler", [dt.Random(), dt.Grid()])
-@pytest.mark.parametrize("tuner", [FULL, HALVING, SPREAD, ASHA, SPREAD_ASHA])
+@pytest.mark.parametrize(
+    "tuner",
+    [FULL, HALVING, SPREAD, ASHA, SPREAD_ASHA, STOPPING_ASHA, HYPERBAND, ASYNC_HYPERBAND],
+)
 @pytest.mark.parametrize("n_workers", [1, 2, 3, 8, 50])
 @settings(max_examples=4)
 @given(data=st.data(), seed=st.integers(0, 2**20))
@@ -90,6 +97,24 @@ def test_each_distinct_step_is_trained_once(
     assert result.steps_recomputed == 0
     assert result.steps_executed == result.steps_unique == distinct
     assert result.steps_requested == sum(trial.steps_requested for trial in result.trials)
+
+
+@schedulers
+@pytest.mark.parametrize("sampler", [dt.Random(), dt.Grid()])
+@pytest.mark.parametrize("n_workers", [1, 3, 8])
+@settings(max_examples=4)
+@given(data=st.data(), seed=st.integers(0, 2**20))
+def test_where_trials_are_stopped_in_passing_fewer_steps_are_trained_and_none_twice(
+    scheduler: Scheduler, sampler: Sampler, n_workers: int, data: st.DataObject, seed: int
+) -> None:
+    world = dt.World(workers=data.draw(st.lists(speeds, min_size=n_workers, max_size=n_workers)))
+    result = dt.simulate(study_of(MEDIAN, sampler, seed=seed), world, scheduler=scheduler)
+    assert result.steps_recomputed == 0
+    stopped = [trial for trial in result.trials if trial.status is TrialStatus.STOPPED]
+    assert (result.steps_executed < result.steps_unique) <= bool(stopped)
+    reached = [max(report.step for report in trial.reports) for trial in result.trials]
+    rows = [rows_of(t.configuration, at) for t, at in zip(result.trials, reached, strict=True)]
+    assert n_distinct(rows) <= result.steps_executed <= result.steps_unique
 
 
 def alone(trial: TrialResult) -> dict[int, float]:
@@ -207,7 +232,7 @@ def draws_and_stages(result: Result) -> tuple[list[object], set[str]]:
     return draws, stages
 
 
-@pytest.mark.parametrize("tuner", [FULL, HALVING, SPREAD])
+@pytest.mark.parametrize("tuner", [FULL, HALVING, SPREAD, HYPERBAND])
 @pytest.mark.parametrize("seed", range(4))
 def test_workers_and_scheduler_change_no_draw_and_no_stage(tuner: Tuner, seed: int) -> None:
     found = [
@@ -220,7 +245,9 @@ def test_workers_and_scheduler_change_no_draw_and_no_stage(tuner: Tuner, seed: i
     assert all(each == found[0] for each in found)
 
 
-@pytest.mark.parametrize("tuner", [FULL, HALVING, ASHA, SPREAD_ASHA])
+@pytest.mark.parametrize(
+    "tuner", [FULL, HALVING, ASHA, SPREAD_ASHA, STOPPING_ASHA, HYPERBAND, ASYNC_HYPERBAND, MEDIAN]
+)
 @pytest.mark.parametrize("workers", [1, 2, [0.5, 2.0, 1.3, 1.0, 0.9]])
 def test_the_same_seed_and_world_give_the_same_timeline(
     tuner: Tuner, workers: int | list[float]
@@ -235,7 +262,7 @@ def digest_of_timelines() -> str:
     """A digest of what several tuners decide in an uneven world."""
     world = dt.World(workers=[0.5, 2.0, 1.3, 1.0, 0.9], load_s=0.5, save_s=0.1)
     digest = sha256()
-    for tuner in (FULL, HALVING, SPREAD_ASHA):
+    for tuner in (FULL, HALVING, SPREAD_ASHA, STOPPING_ASHA, HYPERBAND, ASYNC_HYPERBAND, MEDIAN):
         for line in dt.simulate(study_of(tuner), world).timeline.lines():
             digest.update(line.encode())
     return digest.hexdigest()

@@ -1,5 +1,6 @@
 """Hypothesis strategies for values, schedules, domains and search spaces; slow, obvious oracles."""
 
+import random
 from collections.abc import Callable
 
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from dasktune.space import (
 )
 from dasktune.space.domain import Domain
 from dasktune.space.schedule import FunctionSchedule
+from dasktune.space.tree import Suggest
 from dasktune.space.value import Value
 
 HORIZON = 40
@@ -180,6 +182,12 @@ def _mappings(leaves: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, 
 finite_spaces = _mappings(finite_domains | few_values | _templates()).map(SearchSpace)
 """Search spaces of at most some thousand points, some of them conditional."""
 spaces = _mappings(domains | schedules | _templates()).map(SearchSpace)
+
+
+def at_random(seed: int) -> Suggest:
+    """Make a draw at random, each time the same one."""
+    numbers = random.Random(seed)
+    return lambda _, domain: domain.from_unit(numbers.random())
 
 
 def brute_changes(schedule: Schedule, start: int, stop: int) -> list[tuple[int, Value]]:

@@ -1,6 +1,5 @@
 import json
 import pickle
-import random
 from typing import Any
 
 import pytest
@@ -30,13 +29,7 @@ from dasktune.space import (
 from dasktune.space.choice import Branch
 from dasktune.space.domain import Domain
 from dasktune.space.template import Items, Template
-from dasktune.space.tree import Suggest
-from tests.space.strategies import finite_spaces, spaces
-
-
-def at_random(seed: int) -> Suggest:
-    numbers = random.Random(seed)
-    return lambda _, domain: domain.from_unit(numbers.random())
+from tests.space.strategies import at_random, finite_spaces, spaces
 
 
 def counted_size(definition: object) -> int:

@@ -16,7 +16,7 @@ from dasktune.space.schedule import Constant
 from dasktune.space.spliced import Splice
 from dasktune.space.stepwise import Piecewise
 from dasktune.study.header import read_header, write_header
-from tests.space.strategies import HORIZON, few_values, milestones, schedules
+from tests.space.strategies import HORIZON, few_values, milestones, schedules, token_of
 from tests.worlds import small_study
 
 cuts = st.integers(1, 30)
@@ -85,9 +85,9 @@ def test_a_splice_of_one_schedule_is_that_schedule(schedule: Schedule, at: list[
     assert dt.splice([schedule] * (len(at) + 1), at=at) is schedule
 
 
-@given(st.lists(few_values, min_size=4, max_size=4, unique_by=lambda v: token(v)))  # type: ignore[arg-type, return-value]
+@given(st.lists(few_values, min_size=4, max_size=4, unique_by=token_of))
 def test_constants_make_a_piecewise(values: list[object]) -> None:
-    a, b, c, d = (dt.constant(value) for value in values)  # type: ignore[arg-type]
+    a, b, c, d = map(Constant, values)
     expected = dt.piecewise(dict(zip((0, 4, 7, 9), values, strict=True)))  # type: ignore[arg-type]
     assert dt.splice([a, b, c, d], at=[4, 7, 9]) == expected
     step_by_step = dt.splice([dt.splice([dt.splice([a, b], at=[4]), c], at=[7]), d], at=[9])
@@ -148,7 +148,7 @@ def test_a_spliced_configuration_has_the_keys_of_one_that_says_the_same(
     spliced = before.spliced(at, after)
     written = Configuration.of(
         {
-            name: dt.piecewise({t: dict(c.schedules)[name].at(t) for t, c in turns})  # type: ignore[misc]
+            name: dt.piecewise({t: dict(c.schedules)[name].at(t) for t, c in turns})
             for turns in [[(t, before if t < at else after) for t in range(HORIZON)]]
             for name in before.names
         }

@@ -151,6 +151,24 @@ def test_a_result_agrees_with_a_slow_count_of_what_was_asked_and_reported(seed: 
             assert trial.reason
 
 
+def test_the_data_frame_has_a_row_a_trial_and_a_column_for_whatever_any_trial_has() -> None:
+    result = scored({0.1: {2: 0.9, 4: 0.2}, 0.2: {2: nan, 4: 0.8}, 0.3: {2: 0.1, 4: 0.7}})
+    names = list(dict.fromkeys(name for row in result.rows() for name in row))
+
+    frame = result.to_dataframe()
+
+    assert frame.shape == (3, len(names))
+    assert list(frame.columns) == names
+    assert {"trial", "status", "hp.lr", "metric.accuracy", "steps"} <= set(names)
+    assert list(frame["trial"]) == [0, 1, 2]
+    assert list(frame["metric.accuracy"].isna()) == [False, True, False]  # one gave no report
+
+
+def test_the_data_frame_of_a_study_that_never_started_is_empty() -> None:
+    (result,) = results_of(StudyCore([small_study()]), Timeline())
+    assert len(result.to_dataframe()) == 0
+
+
 def test_worker_seconds_are_what_workers_said() -> None:
     play = Play(random_studies(Generator(5)), Truth())
     play.finish_all()

@@ -1,4 +1,4 @@
-"""Slow and obvious twins of tuners: at each ask they work everything out anew from what was told."""
+"""Slow and obvious twins of tuners, which work everything out anew from what they were told."""
 
 from collections.abc import Sequence
 from math import inf

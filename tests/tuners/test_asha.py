@@ -11,6 +11,7 @@ from dasktune.tuners.rungs import Ties
 from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
 from tests.contracts import Ask, End, Play, TunerContract
 from tests.scheduling.untrained import Untrained
+from tests.tuners.naive import Rungs, requested
 
 rules: st.SearchStrategy[Ties] = st.sampled_from(["number", "spread"])
 
@@ -47,7 +48,7 @@ def test_each_ask_gives_the_best_promotable_of_the_highest_rung_or_a_new_trial(
         match move:
             case Ask():
                 expected = rungs.ask()
-                assert requested(answer) == [] if expected is None else [expected]
+                assert requested(answer) == ([] if expected is None else [expected])
             case Report():
                 rungs.tell(move)
             case End(trial):
@@ -66,7 +67,7 @@ def started(factor: float, n_trials: int) -> TunerRun:
 
 
 def asked(run: TunerRun) -> list[tuple[int, int]]:
-    return [(request.trial, request.step) for request in run.ask()]
+    return requested(run.ask())
 
 
 def tell(run: TunerRun, trial: int, score: float, step: int = 1) -> None:

@@ -1,3 +1,4 @@
+from fractions import Fraction
 from random import Random as Generator
 
 import pytest
@@ -83,10 +84,12 @@ def test_each_ask_gives_the_best_promotable_of_the_highest_rung_or_the_next_tria
 def test_of_the_first_trials_each_bracket_has_its_share_but_for_less_than_one(
     tuner: dt.AsyncHyperband, n: int
 ) -> None:
+    """The best bound there is for m brackets: 1 - 1 / (2 m - 2)."""
     places = [tuner.bracket_of(trial) for trial in range(n)]
     sizes = [bracket.n_trials for bracket in tuner.brackets]
+    bound = 1 - Fraction(1, max(2, 2 * len(sizes) - 2))
     for index, size in enumerate(sizes):
-        assert abs(places.count(index) * sum(sizes) - size * n) < sum(sizes)
+        assert abs(places.count(index) - Fraction(size * n, sum(sizes))) <= bound
 
 
 @given(tuner=async_hyperbands(), rounds=st.integers(1, 3))
@@ -122,6 +125,29 @@ def test_trials_of_one_bracket_are_not_compared_with_those_of_another() -> None:
     (request,) = run.ask()
     assert (request.trial, request.step) == (0, 2)
     assert request.reason == "bracket 1: promoted: among the best 1 of 2 at step 1"
+
+
+def test_of_all_brackets_the_highest_rung_promotes_first_and_of_equal_ones_the_earlier() -> None:
+    run = dt.AsyncHyperband(min_steps=1, max_steps=4, reduction_factor=2).start(
+        TunerContext(n_trials=10, seed=0)  # four trials begin at step 1, three at step 2
+    )
+    begun = [requested(run.ask())[0] for _ in range(10)]
+    at_1 = [trial for trial, step in begun if step == 1]
+    at_2 = [trial for trial, step in begun if step == 2]
+    for trial in at_1[:2]:
+        run.tell(Report(trial=trial, step=1, metrics={}, score=-trial))
+    assert requested(run.ask()) == [(at_1[0], 2)]
+    for trial in at_1[2:]:
+        run.tell(Report(trial=trial, step=1, metrics={}, score=-trial))
+    for trial in at_2[:2]:
+        run.tell(Report(trial=trial, step=2, metrics={}, score=-trial))
+    assert requested(run.ask()) == [(at_2[0], 4)]
+    assert requested(run.ask()) == [(at_1[1], 2)]
+    for trial in at_1[:2]:
+        run.tell(Report(trial=trial, step=2, metrics={}, score=-trial))
+    run.tell(Report(trial=at_2[2], step=2, metrics={}, score=99))
+    assert requested(run.ask()) == [(at_1[0], 4)]
+    assert requested(run.ask()) == [(at_2[2], 4)]
 
 
 @pytest.mark.parametrize("n_workers", [1, 4])
