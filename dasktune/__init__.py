@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from dasktune.errors import BackendError, DasktuneError, InvalidStudyError, StageError
 from dasktune.explain import explain
 from dasktune.samplers.grid import Grid
+from dasktune.samplers.optuna import Optuna
+from dasktune.samplers.prefix_aware import PrefixAware
 from dasktune.samplers.random import Random
 from dasktune.simulator.simulate import simulate
 from dasktune.simulator.world import World
@@ -35,11 +37,13 @@ from dasktune.tuners.async_hyperband import AsyncHyperband
 from dasktune.tuners.full import FullTraining
 from dasktune.tuners.hyperband import Hyperband
 from dasktune.tuners.median_stopping import MedianStopping
+from dasktune.tuners.population import PopulationBasedTraining
 from dasktune.tuners.successive_halving import SuccessiveHalving
 
 if TYPE_CHECKING:
     from dasktune.runner import extend, run
     from dasktune.runtime.check import check
+    from dasktune.store.recorded import load_result
 
 __all__ = [
     "ASHA",
@@ -52,6 +56,9 @@ __all__ = [
     "Hyperband",
     "InvalidStudyError",
     "MedianStopping",
+    "Optuna",
+    "PopulationBasedTraining",
+    "PrefixAware",
     "Random",
     "StageError",
     "Study",
@@ -68,6 +75,7 @@ __all__ = [
     "extend",
     "join",
     "linear",
+    "load_result",
     "logint",
     "loguniform",
     "piecewise",
@@ -83,7 +91,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import `run` and `check`, and dask with them, when they are asked for.
+    """Import `run`, `check` and what reads stores, and dask with them, when they are asked for.
 
     The one lazy import: spaces and simulations need neither, and dask takes longer to import than
     all of the pure core.
@@ -93,4 +101,9 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'dasktune' has no attribute {name!r}")
 
 
-_LAZY = {"extend": "dasktune.runner", "run": "dasktune.runner", "check": "dasktune.runtime.check"}
+_LAZY = {
+    "check": "dasktune.runtime.check",
+    "extend": "dasktune.runner",
+    "load_result": "dasktune.store.recorded",
+    "run": "dasktune.runner",
+}

@@ -67,7 +67,7 @@ def _outlook(study: Study) -> Iterator[str]:
         yield f"  the space has only {size} configurations; {study.n_trials} trials were asked for"
     yield f"  {study.tuner}"
     yield from _rungs(study, n)
-    for name in study.space.continuous_at_start():
+    for name in () if study.tuner.branches else study.space.continuous_at_start():
         yield (
             f"  no two trials can share a step: {name} is drawn from a continuous range at step 0; "
             "give it a choice of values, or a step="
@@ -101,7 +101,7 @@ def _outcome(result: Result) -> Iterator[str]:
     status = result.status.value if result.status is not None else "not started"
     yield f"  {status}: {result.reason}"
     for at in result.study.tuner.decision_steps:
-        asked = sum(one.steps_requested >= at for one in result.trials)
+        asked = sum(one.steps_requested >= at > one.branch_step for one in result.trials)
         told = sum(any(report.step == at for report in one.reports) for one in result.trials)
         yield f"  step {at}: {asked} trials asked, {told} reported"
     yield (
@@ -151,6 +151,8 @@ def _life(results: list[Result], result: Result, one: TrialResult) -> Iterator[s
     yield f"trial {one.number} of {result.study.name}: {one.status.value}, {one.reason}"
     for name, text in one.configuration.text.items():
         yield f"  {name} = {text}"
+    if one.parent is not None:
+        yield f"  follows trial {one.parent} up to step {one.branch_step}"
     for at_s, command in result.timeline.commands():
         if isinstance(command, AskTrial) and _is_asked(command, results, result, one):
             yield f"  {at_s:g} s: asked to train to step {command.step}: {command.reason}"

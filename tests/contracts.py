@@ -122,7 +122,9 @@ class Play:
         done = self.trained.get(request.trial, 0)
         steps = [done, *request.report_steps, request.step]
         assert steps == sorted(set(steps)), "steps ascend from what the trial has"
-        assert request.step in self.tuner.decision_steps
+        assert request.step in self.tuner.steps_of(request.trial)
+        if self.tuner.report_steps:
+            assert set(request.report_steps) <= set(self.tuner.report_steps)
         assert request.reason
 
     def _report(self) -> None:
@@ -133,7 +135,7 @@ class Play:
         self.trained[trial] = step
         self.reported.add((trial, step))
         score = self._rng.choice(SCORES)
-        is_last = self.tuner.next_decision(step) is None
+        is_last = self.tuner.next_decision(trial, step) is None
         branch: Hashable = None if is_last else self._rng.randrange(3)
         self._hear(self._answer(Report(
             trial=trial, step=step, metrics={"a": score}, score=score, branch=branch
@@ -281,8 +283,11 @@ class TunerContract(ABC):
         steps = tuner.decision_steps
         assert steps == tuple(sorted(set(steps)))
         for step in range(steps[-1] + 2):
-            later = [at for at in steps if at > step]
-            assert tuner.next_decision(step) == (later[0] if later else None)
+            own = tuner.steps_of(0)
+            assert set(own) <= set(steps)
+            assert own[-1] == steps[-1]
+            later = [at for at in own if at > step]
+            assert tuner.next_decision(0, step) == (later[0] if later else None)
 
 
 def _asked_of_existing(run: TunerRun, existing: set[int]) -> list[tuple[int, int]]:

@@ -1,8 +1,11 @@
+import gzip
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +50,79 @@ def test_the_quickstart_prints_what_stands_beside_it_and_answers_again_from_the_
     again = run(EXAMPLES / "quickstart.py", tmp_path)
     best = [text.splitlines()[:3] for text in (first, again)]
     assert best[0] == best[1]
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_population_prints_what_stands_beside_it_and_answers_again_from_the_store(
+    tmp_path: Path,
+) -> None:
+    expected = (EXAMPLES / "pbt.out").read_text()
+    first = run(EXAMPLES / "pbt.py", tmp_path)
+    assert matches(expected, first), first
+    assert run(EXAMPLES / "pbt.py", tmp_path) == first
+
+
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "patterns",
+        pytest.param(
+            "clothes",
+            marks=pytest.mark.skipif(
+                not FASHION_MNIST.is_dir(), reason="dataset-fashion-mnist is not installed"
+            ),
+        ),
+    ],
+)
+def test_the_search_on_images_prints_what_stands_beside_it_and_trains_no_epoch_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "clothes":
+        monkeypatch.delenv("FASHION_MNIST", raising=False)
+    else:
+        write_patterns(tmp_path / "images")
+        monkeypatch.setenv("FASHION_MNIST", str(tmp_path / "images"))
+    expected = (EXAMPLES / "fashion_mnist.out").read_text()
+
+    first = run(EXAMPLES / "fashion_mnist.py", tmp_path, "--images", "300")
+
+    assert matches(expected, first), first
+    best = re.search(r"accuracy ([\d.]+)", first)
+    epochs = re.search(r"(\d+) epochs requested, (\d+) unique, (\d+) trained", first)
+    assert best is not None
+    assert epochs is not None
+    assert float(best[1]) > 0.5  # one in ten comes by chance
+    requested, unique, trained = (int(text) for text in epochs.groups())
+    assert requested > unique == trained
+    assert run(EXAMPLES / "fashion_mnist.py", tmp_path, "--images", "300") == first
+
+
+def write_patterns(folder: Path) -> None:
+    """Write what stands in for Fashion-MNIST where it is not: the same four files, but no clothes.
+
+    Each class is one fixed random pattern with noise on it. It is easy to learn, the same on all
+    computers, and what accuracy it gives says nothing of any real data.
+    """
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 256, (10, 28, 28))
+    for part, n in (("train", 300), ("t10k", 200)):
+        labels = np.arange(n) % 10
+        noisy = (patterns[labels] + rng.integers(0, 256, (n, 28, 28))) // 2
+        for name, data, header in (
+            ("images-idx3", noisy, struct.pack(">4i", 0x803, n, 28, 28)),
+            ("labels-idx1", labels, struct.pack(">2i", 0x801, n)),
+        ):
+            content = header + data.astype(np.uint8).tobytes()
+            (folder / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(content))
 
 
 @pytest.mark.cluster

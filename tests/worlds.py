@@ -126,15 +126,10 @@ def asynchronous_tuner(rng: Generator) -> Tuner:
 
 
 def any_tuner(rng: Generator) -> Tuner:
-    """Choose any tuner that we ship, but for one that stops trials before they are where asked."""
-    return asynchronous_tuner(rng) if rng.random() < 0.5 else synchronous_tuner(rng)
-
-
-def stopping_or_any_tuner(rng: Generator) -> Tuner:
     """Choose any tuner that we ship."""
     if rng.random() < 0.15:
         return dt.MedianStopping(8, report_every=rng.choice([1, 2]), min_trials=1)
-    return any_tuner(rng)
+    return asynchronous_tuner(rng) if rng.random() < 0.5 else synchronous_tuner(rng)
 
 
 def random_studies(
@@ -143,7 +138,7 @@ def random_studies(
     """Make one or two small studies that mostly share their training code."""
     studies = []
     for index in range(n or rng.choice([1, 2])):
-        tuner = synchronous_tuner(rng) if is_synchronous else stopping_or_any_tuner(rng)
+        tuner = synchronous_tuner(rng) if is_synchronous else any_tuner(rng)
         studies.append(
             small_study(
                 sampler=rng.choice([dt.Random(), dt.Grid(), OneByOne()]),

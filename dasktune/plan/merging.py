@@ -1,8 +1,8 @@
 """Count what sharing saves, and say why two trials share or do not.
 
 Merge rates follow Hippo: steps if every trial ran alone, each counted once at its furthest request,
-over distinct steps. For studies A, B, … run together, `merge_rate` of all of them is the k-wise
-rate q; `merge_rate` of one is its own p.
+over distinct steps; a trial that its tuner ended on the way counts up to there. For studies A, B, …
+run together, `merge_rate` of all of them is the k-wise rate q; `merge_rate` of one is its own p.
 
 References:
     [1] Shin et al., "Hippo: Sharing Computations in Hyper-Parameter Optimization", PVLDB 15(5),
@@ -22,7 +22,7 @@ from dasktune.units import Step
 
 def steps_requested(plan: SearchPlan, studies: frozenset[int] | None = None) -> int:
     """Return the steps of these studies' trials, each at its furthest request. None: all."""
-    return sum(trial.furthest for trial in _of(plan, studies))
+    return sum(trial.counted for trial in _of(plan, studies))
 
 
 def steps_unique(plan: SearchPlan, studies: frozenset[int] | None = None) -> int:
@@ -31,16 +31,22 @@ def steps_unique(plan: SearchPlan, studies: frozenset[int] | None = None) -> int
 
 
 def first_asked(
-    plan: SearchPlan, studies: frozenset[int] | None = None
+    plan: SearchPlan, studies: frozenset[int] | None = None, *, counts_all: bool = False
 ) -> Iterator[tuple[PlannedTrial, Vertex]]:
     """Yield each state on the way to these studies' requests, with the first trial to ask for it.
 
     The first in order of insertion: of one study the one of the lowest number.
+
+    Args:
+        plan: What was asked for.
+        studies: Whose trials; None: all.
+        counts_all: Whether a trial that was ended on the way counts up to what it was asked for.
     """
     seen: set[int] = set()
     for trial in _of(plan, studies):
-        vertex: Vertex | None = plan.tree.before(trial.node, trial.furthest)
-        while trial.furthest and vertex is not None and vertex.serial not in seen:
+        step = trial.furthest if counts_all else trial.counted
+        vertex: Vertex | None = plan.tree.before(trial.node, step)
+        while step and vertex is not None and vertex.serial not in seen:
             seen.add(vertex.serial)
             yield trial, vertex
             vertex = vertex.parent

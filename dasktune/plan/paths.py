@@ -3,8 +3,8 @@
 A path is what a free slot gets: from a ready state along one branch at each fork, to a request
 where a tuner must decide or to where nothing more is owed. A stage ends, and commits, where a
 tuner must or may decide, and where histories of unstopped trials part: a fork that only stopped
-trials took cuts nothing. States that are kept for histories known later are committed, too. Which branch
-is followed is the scheduler's choice.
+trials took cuts nothing. States that are kept for histories known later are committed, too. Which
+branch is followed is the scheduler's choice.
 
 References:
     [1] Shin et al., "Hippo: Sharing Computations in Hyper-Parameter Optimization", PVLDB 15(5),
@@ -50,7 +50,7 @@ def plan_path(first: Vertex, follow: Follow) -> list[PlannedStage]:
                 return path
             start, reports = at, []
         else:
-            if at.listening:
+            if at.is_to_report:
                 reports.append(at.step)
             chosen = following[0]
         at = chosen
@@ -85,5 +85,5 @@ def stage_between(start: Vertex, end: Vertex, reports: Sequence[Step]) -> Stage:
         family=end.node.family,
         configuration=end.node.configuration,
         report_steps=tuple(reports),
-        evaluates=bool(end.waiting or end.listening or end.deciders),
+        evaluates=bool(end.waiting or end.deciders or end.is_to_report),
     )

@@ -59,8 +59,8 @@ class Vertex:
     __slots__ = (
         "attempts", "branches", "deaths", "deciders", "ends", "failure", "is_asked",
         "is_evaluating", "is_kept", "is_owed", "is_stored", "is_trained", "length", "link",
-        "listening", "metrics", "n_live", "next", "node", "parent", "runner", "serial", "step",
-        "waiting",
+        "listening", "metrics", "n_live", "next", "node", "parent", "reporters", "runner", "serial",
+        "step", "waiting",
     )  # fmt: skip
 
     def __init__(self, node: Node, step: Step, parent: "Vertex | None", serial: int) -> None:
@@ -85,6 +85,7 @@ class Vertex:
         self.ends: list[PlannedTrial] | None = None  # trials whose last possible step is here
         self.n_live = 0  # trials that have not ended and end at or below here
         self.deciders = 0  # of those, the ones whose tuner may still want to decide here
+        self.reporters = 0  # of those, the ones that report here in passing, now or later
         self.attempts = 0  # exceptions on the way here
         self.deaths = 0  # workers that died on the way here
         self.failure: str | None = None  # set once the limits are reached
@@ -93,6 +94,11 @@ class Vertex:
     def edge_steps(self) -> int:
         """Steps of training from the parent to here."""
         return self.step - self.parent.step if self.parent is not None else 0
+
+    @property
+    def is_to_report(self) -> bool:
+        """Whether metrics are taken when the state is passed: somebody listens, or will."""
+        return bool(self.listening) or bool(self.reporters and self.metrics is None)
 
     @property
     def is_wanted(self) -> bool:
@@ -134,7 +140,10 @@ def link_of(vertex: Vertex) -> Link:
 class PlannedTrial:
     """A trial as the search plan sees it: a path through the prefix tree."""
 
-    __slots__ = ("decision_steps", "furthest", "heard", "id", "is_live", "n_open", "node", "stop")
+    __slots__ = (
+        "decision_steps", "furthest", "heard", "id", "is_live", "n_open", "node", "report_steps",
+        "stop", "stopped_at",
+    )  # fmt: skip
 
     def __init__(
         self, trial: TrialId, node: Node, stop: Step, decision_steps: tuple[Step, ...]
@@ -143,16 +152,24 @@ class PlannedTrial:
         self.node = node
         self.stop = stop
         self.decision_steps = decision_steps
+        self.report_steps: tuple[Step, ...] = ()
         self.furthest: Step = 0  # the furthest step ever asked for
+        self.stopped_at: Step | None = None  # where it was ended on the way to a request
         self.heard: Step = -1  # the furthest request that was answered
         self.n_open = 0  # requests and reports that it waits for
         self.is_live = True
+
+    @property
+    def counted(self) -> Step:
+        """The furthest step that it counts for: where it was ended, or was last asked for."""
+        return self.furthest if self.stopped_at is None else self.stopped_at
 
     def copy(self, node: Node) -> "PlannedTrial":
         """Return the same on a copy of the prefix tree."""
         twin = PlannedTrial(self.id, node, self.stop, self.decision_steps)
         twin.furthest, twin.heard, twin.is_live = self.furthest, self.heard, self.is_live
-        twin.n_open = self.n_open
+        twin.n_open, twin.report_steps = self.n_open, self.report_steps
+        twin.stopped_at = self.stopped_at
         return twin
 
 
@@ -367,6 +384,7 @@ def _twin(vertex: Vertex, node: Node, parent: Vertex | None) -> Vertex:
     made.metrics = vertex.metrics
     made.n_live = vertex.n_live
     made.deciders = vertex.deciders
+    made.reporters = vertex.reporters
     made.attempts = vertex.attempts
     made.deaths = vertex.deaths
     made.failure = vertex.failure

@@ -55,7 +55,7 @@ class SearchPlan:
 
     # --- trials -------------------------------------------------------------------------------
 
-    def add(
+    def add(  # noqa: PLR0913  (all keywords: what is known ahead of a trial)
         self,
         trial: TrialId,
         family: Family,
@@ -63,6 +63,7 @@ class SearchPlan:
         *,
         stop: Step,
         decision_steps: tuple[Step, ...],
+        report_steps: tuple[Step, ...] = (),
         keep_steps: tuple[Step, ...] = (),
     ) -> PlannedTrial:
         """Let a drawn trial take part in where stages are cut, before it is asked to train.
@@ -73,11 +74,14 @@ class SearchPlan:
             configuration: Its history.
             stop: The furthest step that its tuner will ever ask for.
             decision_steps: Steps, ascending, at which its tuner is known to decide.
+            report_steps: Steps, ascending, at which it is known to report in passing: metrics are
+                taken there by whoever is the first to pass.
             keep_steps: Steps whose states are committed when they are passed, since histories that
                 are known later may leave there.
         """
         node = self.tree.insert(family, configuration, stop)
         planned = PlannedTrial(trial, node, stop, decision_steps)
+        planned.report_steps = report_steps
         self.trials[trial] = planned
         end = self.tree.vertex(node, stop)
         if end.ends is None:
@@ -86,6 +90,8 @@ class SearchPlan:
         self._count_live(end, 1)
         for step in decision_steps:
             self.tree.vertex(node, step).deciders += 1
+        for step in report_steps:
+            self.tree.vertex(node, step).reporters += 1
         for step in keep_steps:
             self.tree.vertex(node, step).is_kept = True
         self.owed.notice_made()
@@ -102,6 +108,8 @@ class SearchPlan:
             for step in trial.decision_steps:
                 if step > trial.heard:
                     self.tree.vertex(trial.node, step).deciders -= 1
+            for step in trial.report_steps:
+                self.tree.vertex(trial.node, step).reporters -= 1
             for vertex in self._forget(trial):
                 touched[vertex.serial] = vertex
         self.owed.recheck_all(touched.values())
@@ -353,11 +361,6 @@ class SearchPlan:
         while covered is not None and not covered.is_asked:
             covered = covered.parent
         return step - (covered.step if covered is not None else 0)
-
-    @property
-    def steps_requested(self) -> int:
-        """Steps if every trial ran alone, each counted once at its furthest request."""
-        return sum(trial.furthest for trial in self.trials.values())
 
     @property
     def n_owed(self) -> int:

@@ -84,7 +84,7 @@ def _grow(stages: list[TreeStage], stored: Vertex, needed: set[int]) -> None:
         at = first
         below = _needed_below(at, needed)
         while below and not at.waiting and not is_cut(at) and below[0].runner == at.runner:
-            if at.listening:
+            if at.is_to_report:
                 reports.append(at.step)
             at = below[0]
             below = _needed_below(at, needed)

@@ -7,7 +7,9 @@ begin at a state that was kept, so states are kept where forks are likely.
 from collections import Counter
 
 from dasktune.space.chance import unit_of
+from dasktune.space.domain import Domain
 from dasktune.space.search_space import SearchSpace
+from dasktune.space.tree import Suggest
 from dasktune.units import Step
 
 _N_DRAWS = 64
@@ -28,10 +30,7 @@ def milestones(space: SearchSpace, stop: Step) -> tuple[Step, ...]:
     """
     found: Counter[Step] = Counter()
     for number in range(_N_DRAWS):
-        head = f"milestones:{number}:"
-        _, configuration = space.draw(
-            lambda path, domain, head=head: domain.from_unit(unit_of(f"{head}{path}".encode()))
-        )
+        _, configuration = space.draw(_suggest(number))
         for _, schedule in configuration.schedules:
             steps = []
             for step, _ in schedule.changes(1, stop):
@@ -42,3 +41,10 @@ def milestones(space: SearchSpace, stop: Step) -> tuple[Step, ...]:
                 found.update(steps)
     commonest = sorted(found, key=lambda step: (-found[step], step))[:_MOST_STEPS]
     return tuple(sorted(commonest))
+
+
+def _suggest(number: int) -> Suggest:
+    def suggest(path: str, domain: Domain) -> int | float:
+        return domain.from_unit(unit_of(f"milestones:{number}:{path}".encode()))
+
+    return suggest

@@ -5,13 +5,16 @@ sampler instead of asked from it.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dasktune.samplers.sampler import NewSteps, SamplerContext
 from dasktune.space.configuration import Configuration
 from dasktune.space.search_space import Point
 from dasktune.study.study import Study
 from dasktune.trial import Branch, Report, TrialId, TrialStatus
-from dasktune.units import Step
+
+if TYPE_CHECKING:
+    from dasktune.units import Step
 
 _MOST_REPEATS = 16
 """Explorations in a row that may give a point that is there already."""

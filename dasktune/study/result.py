@@ -56,7 +56,7 @@ class TrialResult:
     steps: Step
     """Step of its best report; 0 if it gave none."""
     steps_requested: Step
-    """The furthest step that it was asked for."""
+    """The furthest step that it was asked for, or at which its tuner ended it on the way."""
     steps_new: int = 0
     """Of these, steps that no trial of a lower number was asked for."""
     seconds: Seconds = 0.0
@@ -303,7 +303,7 @@ def _trial(record: TrialRecord, shares: Shares) -> TrialResult:
         reports=reports,
         metrics=best.metrics if best is not None else {},
         steps=best.step if best is not None else 0,
-        steps_requested=record.planned.furthest,
+        steps_requested=record.planned.counted,
         steps_new=shares.steps_new.get(number, 0),
         seconds=shares.seconds.get(number, 0.0),
         duplicate_of=shares.duplicate_of.get(number),

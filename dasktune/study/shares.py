@@ -43,10 +43,12 @@ def shares_of(plan: SearchPlan, timeline: Timeline, study: int) -> Shares:
         study: Place of the study among them.
     """
     steps_new: dict[int, int] = defaultdict(int)
-    owners: dict[int, int] = {}
-    for trial, vertex in first_asked(plan, frozenset({study})):
+    only = frozenset({study})
+    for trial, vertex in first_asked(plan, only):
         steps_new[trial.id.number] += vertex.edge_steps
-        owners[vertex.serial] = trial.id.number
+    owners = {
+        vertex.serial: trial.id.number for trial, vertex in first_asked(plan, only, counts_all=True)
+    }
     return Shares(
         steps_new=steps_new,
         seconds=_seconds(plan, timeline, owners),

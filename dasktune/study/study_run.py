@@ -159,7 +159,8 @@ class StudyRun:
             study.family,
             configuration,
             stop=study.max_steps,
-            decision_steps=study.tuner.decision_steps,
+            decision_steps=study.tuner.steps_of(trial.number),
+            report_steps=study.tuner.report_steps,
             keep_steps=self._keep_steps,
         )
         self.trials.append(TrialRecord(trial, point, configuration, planned, branch))
@@ -266,7 +267,7 @@ class StudyRun:
     ) -> None:
         scores = tuple([score for score in self.study.scores(metrics) if score is not None])
         score = scores[self.study.metrics.index(self.study.metric)]
-        following = self.study.tuner.next_decision(answer.step)
+        following = self.study.tuner.next_decision(record.id.number, answer.step)
         report = Report(
             trial=record.id.number,
             step=answer.step,
@@ -313,8 +314,11 @@ class StudyRun:
     def _obey(self, endings: Sequence[Ending], commands: list[Command]) -> None:
         for ending in endings:
             record = self.trials[ending.trial]
-            if not record.status.is_final:
-                self._conclude(record, ending.status, ending.reason, commands)
+            if record.status.is_final:
+                continue
+            if record.status is TrialStatus.WAITING:  # ended by what it reported in passing
+                record.planned.stopped_at = max(report.step for report in record.reports)
+            self._conclude(record, ending.status, ending.reason, commands)
 
     def _conclude(
         self, record: TrialRecord, status: TrialStatus, reason: str, commands: list[Command]

@@ -76,6 +76,10 @@ class AsyncHyperband(Tuner):
         """The rungs of all brackets, which are those of the first."""
         return self.brackets[0].rungs
 
+    def steps_of(self, trial: int) -> tuple[Step, ...]:
+        """Return the rungs of the trial's bracket."""
+        return self.brackets[self.bracket_of(trial)].rungs
+
     def outlook(self, n_trials: int) -> tuple[int, ...]:
         """Return the trials that train through each rung, whether or not it is one of theirs."""
         dealt = in_proportion(self.brackets, n_trials)

@@ -98,6 +98,21 @@ def in_turn(table: Sequence[Bracket], n_trials: int) -> list[tuple[Bracket, rang
     return found
 
 
+def bracket_of(table: Sequence[Bracket], trial: int) -> Bracket:
+    """Return the bracket of a trial when brackets are filled one after the other.
+
+    Example:
+        >>> [bracket_of(bracket_table(1, 9, 3), trial).rungs[0] for trial in (8, 9, 16, 17)]
+        [1, 3, 9, 1]
+    """
+    place = trial % sum(bracket.n_trials for bracket in table)
+    for bracket in table:
+        if place < bracket.n_trials:
+            return bracket
+        place -= bracket.n_trials
+    raise AssertionError("a place in a round is in one of its brackets")
+
+
 @lru_cache(maxsize=16)  # asked for with every look at the progress
 def in_proportion(table: tuple[Bracket, ...], n_trials: int) -> tuple[int, ...]:
     """Return the place in the table of each trial's bracket.

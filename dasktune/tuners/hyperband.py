@@ -27,6 +27,7 @@ from typing import Self, final
 from dasktune.trial import Ending, Report, Request, TrialStatus
 from dasktune.tuners.brackets import (
     Bracket,
+    bracket_of,
     bracket_table,
     check_brackets,
     in_turn,
@@ -75,6 +76,10 @@ class Hyperband(Tuner):
     def decision_steps(self) -> tuple[Step, ...]:
         """The rungs of all brackets, which are those of the first."""
         return self.brackets[0].rungs
+
+    def steps_of(self, trial: int) -> tuple[Step, ...]:
+        """Return the rungs of the trial's bracket."""
+        return bracket_of(self.brackets, trial).rungs
 
     def outlook(self, n_trials: int) -> tuple[int, ...]:
         """Return the trials that train through each rung, whether or not it is one of theirs."""

@@ -280,7 +280,7 @@ class _Run(TunerRun):
     def _go_on(self, place: int, step: Step, reason: str) -> None:
         """Let a place's trial train from a step to the next decision."""
         member = self._members[place]
-        following = self._tuner.next_decision(step)
+        following = self._tuner.next_decision(member.trial, step)
         assert following is not None
         self._members[place] = replace(member, asked=following)
         self._waiting.add(place)

@@ -66,9 +66,21 @@ class Tuner(ABC):
             InvalidStudyError: It does not; the message says what would.
         """
 
-    def next_decision(self, step: Step) -> Step | None:
-        """Return the first decision step after `step`, if any."""
-        return next((at for at in self.decision_steps if at > step), None)
+    @property
+    def report_steps(self) -> tuple[Step, ...]:
+        """Steps, ascending, at which trials report in passing, as far as is known.
+
+        Metrics are taken there whoever is the first to pass, so that nobody passes again.
+        """
+        return ()
+
+    def steps_of(self, trial: int) -> tuple[Step, ...]:  # noqa: ARG002  (the same for most)
+        """Return the decision steps of the trial of this number: all, or some of them."""
+        return self.decision_steps
+
+    def next_decision(self, trial: int, step: Step) -> Step | None:
+        """Return the first decision step of a trial after `step`, if any."""
+        return next((at for at in self.steps_of(trial) if at > step), None)
 
 
 class TunerRun(ABC):

@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dasktune.plan.merging import steps_requested
 from dasktune.plan.owed import is_ready
 from dasktune.plan.paths import plan_path
 from dasktune.plan.prefix_tree import Vertex
@@ -332,7 +333,7 @@ def test_an_ended_trial_is_owed_no_report_below_what_it_heard(
 def test_added_trials_owe_nothing_until_they_are_asked(drawn: list[DrawnTrial], which: int) -> None:
     plan = added(drawn)
     assert ready(plan) == []
-    assert (plan.n_owed, plan.steps_unique, plan.steps_requested) == (0, 0, 0)
+    assert (plan.n_owed, plan.steps_unique, steps_requested(plan)) == (0, 0, 0)
     trial = drawn[which % len(drawn)]
     plan.request(plan.trials[trial.id], trial.stop)
     assert len(ready(plan)) == 1

@@ -54,6 +54,11 @@ class CoreMachine(RuleBasedStateMachine):
 
     @precondition(_is_running)
     @rule(pick=picks)
+    def somebody_else_trains_what_a_path_would(self, pick: int) -> None:
+        self.play.hold(self._path(pick))
+
+    @precondition(_is_running)
+    @rule(pick=picks)
     def a_stage_finishes(self, pick: int) -> None:
         self.play.finish(self._path(pick))
 

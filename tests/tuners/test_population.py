@@ -139,7 +139,7 @@ class Population:
                 self.new[self.n_trials] = models[trial]
                 self.n_trials += 1
             elif trial not in self.dead:
-                goal = self.tuner.next_decision(self.said[trial][-1][0])
+                goal = self.tuner.next_decision(trial, self.said[trial][-1][0])
                 assert goal is not None
                 self.goal[trial] = self.going_on[trial] = goal
         for ending in endings:
@@ -159,7 +159,7 @@ class Population:
                 continue
             follows = (request.branch.parent, request.branch.step)
             assert follows in self.new.pop(request.trial)
-            assert request.step == self.tuner.next_decision(request.branch.step)
+            assert request.step == self.tuner.next_decision(request.trial, request.branch.step)
             assert request.branch.exploration == self.tuner.exploration
             assert f"follows trial {follows[0]} up to step {follows[1]}" in request.reason
             self.goal[request.trial] = request.step

@@ -406,3 +406,32 @@ def test_members_of_a_continuous_space_are_not_said_to_share_nothing() -> None:
     said = dt.explain(small_study(space=CONTINUOUS, sampler=dt.Random(), tuner=tuner, n_trials=3))
     assert "steps 0 to 2: 3 trials, 6 steps" in said
     assert "no two trials can share a step" not in said
+
+
+@few
+@given(seed=seeds)
+def test_members_that_follow_one_trial_from_the_same_step_differ(seed: int) -> None:
+    study = small_study(
+        space={"lr": dt.loguniform(1e-3, 1.0)},
+        sampler=dt.Random(),
+        tuner=dt.PopulationBasedTraining(max_steps=6, ready_steps=1, quantile=0.5),
+        n_trials=8,
+        seed=seed,
+    )
+    result = dt.simulate(study, dt.World())
+    assert len({trial.configuration for trial in result.trials}) == len(result.trials)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_fork_of_the_core_decides_equally_and_by_itself(seed: int) -> None:
+    rng = Generator(seed)
+    play = Play([study_of(rng, n_trials=9)], Truth(seed=seed, odd_share=0.05))
+    play.start(0)
+    play.join("a", 2)
+    forks = []
+    while not play.is_over:
+        forks.append((len(play.timeline.entries), play.core.fork()))
+        play.finish(rng.choice(list(play.running)))
+    for at, fork in forks[::3]:
+        for entry in play.timeline.entries[at:]:
+            assert fork.handle(entry.event, entry.at_s) == entry.commands

@@ -1,0 +1,136 @@
+"""Learning curves for benchmarks/search.py: a made-up network, and a table of real ones.
+
+*The made-up network.* Its excess loss x starts at 1 and moves, at every step, a part
+1 - exp(-r) of the way to a floor f, both set by the values of the step: with the effective learning
+rate e = lr * (64 / batch_size) / (1 - momentum),
+
+    r = 0.35 * e / (1 + e),     f = 0.04 * e ** 1.5 + 0.3 * wd_miss ** 2 + 0.02,
+
+where wd_miss = |log10(weight_decay / 5e-4)| / 2, at most 1. Above e = 8 training is unstable: x
+grows by a tenth. So a large rate is ahead early and ends on a high floor, a small rate is slow and
+ends lower, and a schedule that decays has the best of both if it decays neither too early nor too
+late: the curves cross. accuracy = 1 - x / 1.2 - noise, where noise in [0, 0.005) is a hash of the
+values of all steps so far: a function of the state, as with a deterministic trainer.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+import dasktune as dt
+from dasktune.samplers.sampler import SamplerContext
+from dasktune.space import SearchSpace
+
+MAX_STEPS = 27
+
+SHARED: dict[str, object] = {
+    "lr": dt.choice(
+        [
+            dt.constant(dt.choice([0.01, 0.03, 0.1, 0.3])),
+            dt.step_decay(
+                dt.choice([0.03, 0.1, 0.3]),
+                factor=dt.choice([0.1, 0.3]),
+                at=dt.choice([[9], [15], [21], [9, 18], [15, 21]]),
+            ),
+            dt.warmup(
+                3, dt.step_decay(dt.choice([0.1, 0.3]), factor=0.1, at=dt.choice([[12], [18]]))
+            ),
+            dt.exponential(dt.choice([0.1, 0.3]), dt.choice([0.8, 0.9])),
+            dt.cosine(dt.choice([0.03, 0.1, 0.3]), MAX_STEPS),
+        ]
+    ),
+    "batch_size": dt.choice([64, dt.piecewise({0: 64, 12: 128}), dt.piecewise({0: 64, 18: 256})]),
+    "momentum": dt.choice([0.8, 0.9, 0.95]),
+    "weight_decay": dt.choice([5e-5, 5e-4, 5e-3, dt.piecewise({0: 5e-4, 15: 5e-5})]),
+}  # fmt: skip
+"""Schedules that start alike and part later."""
+
+UNSHARED: dict[str, object] = {
+    "lr": dt.loguniform(1e-3, 0.5),
+    "batch_size": dt.choice([32, 64, 128, 256]),
+    "momentum": dt.uniform(0.5, 0.95),
+    "weight_decay": dt.loguniform(5e-6, 5e-2),
+}
+"""Constants, mostly continuous: no two trials share a step."""
+
+
+class Nothing:
+    """Training code that simulated worlds never call."""
+
+    def setup(self, hp: Mapping[str, object], seed: int) -> None:
+        """Do nothing."""
+
+    def step(self, hp: Mapping[str, object], t: int) -> None:
+        """Do nothing."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Give nothing."""
+        return {}
+
+    def state_dict(self) -> object:
+        """Give nothing."""
+        return None
+
+    def load_state_dict(self, state: object) -> None:
+        """Do nothing."""
+
+
+def made_up(configuration: dt.Configuration, step: int) -> dict[str, float]:
+    """Return the metrics of the made-up network after so many steps."""
+    history = tuple(
+        [tuple(sorted(configuration.at(t).items())) for t in range(step)]  # type: ignore[type-var]
+    )
+    return {"accuracy": _accuracy(history)}
+
+
+@cache
+def _accuracy(history: tuple[Any, ...]) -> float:
+    noise = int.from_bytes(blake2b(repr(history).encode(), digest_size=4).digest()) / 2**32
+    return 1 - _excess(history) / 1.2 - 0.005 * noise
+
+
+@cache
+def _excess(history: tuple[Any, ...]) -> float:
+    if not history:
+        return 1.0
+    before = _excess(history[:-1])
+    return _moved(before, dict(history[-1]))
+
+
+def _moved(excess: float, hp: Mapping[str, Any]) -> float:
+    rate = hp["lr"] * 64 / hp["batch_size"] / (1 - hp["momentum"])
+    if rate > 8:  # noqa: PLR2004
+        return min(excess * 1.1, 1.2)
+    miss = min(1.0, abs(math.log10(hp["weight_decay"] / 5e-4)) / 2)
+    floor = 0.04 * rate**1.5 + 0.3 * miss**2 + 0.02
+    return floor + (excess - floor) * math.exp(-0.35 * rate / (1 + rate))
+
+
+@cache
+def best_made_up(is_shared: bool) -> float:
+    """Return the best accuracy at any step that a space of the made-up network holds.
+
+    The shared space is gone through; in the continuous one the best of 5,000 random draws stands
+    for it.
+    """
+    space = SearchSpace(SHARED if is_shared else UNSHARED)
+    if is_shared:
+        points = list(space.points())
+    else:
+        run = dt.Random().start(SamplerContext(space=space, n_trials=_N_DRAWS, seed=0))
+        points = [point for n in range(_N_DRAWS) if (point := run.ask(n, _no_cost)) is not None]
+    configurations = [space.configuration(point) for point in points]
+    return max(
+        made_up(configuration, step)["accuracy"]
+        for configuration in configurations
+        for step in range(1, MAX_STEPS + 1)
+    )
+
+
+_N_DRAWS = 5_000
+
+
+def _no_cost(_configuration: dt.Configuration, step: int) -> int:
+    return step
