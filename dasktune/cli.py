@@ -24,10 +24,9 @@ from dasktune.errors import BackendError, DasktuneError, InvalidStudyError
 from dasktune.explain import explain
 from dasktune.runner import DEFAULT_STORE, run
 from dasktune.runtime.check import check
+from dasktune.store.recorded import load_results
 from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
-from dasktune.study.header import is_header, read_header
-from dasktune.study.recall import recall
 from dasktune.study.result import Result
 from dasktune.study.study import Study
 
@@ -166,9 +165,7 @@ def _check(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     if options.other is not None and options.trial is None:
         raise InvalidStudyError("--other is given without --trial; give both")
-    store = Store(options.store)
-    journal = store.journal(_journal_of(store, options.study))
-    results = recall(journal.lines())
+    results = load_results(options.study, options.store)
     names = [result.study.name for result in results]
     wanted = [options.study] if options.study in names else names
     print(
@@ -178,25 +175,6 @@ def _explain(options: argparse.Namespace) -> int:
         )
     )
     return _OK
-
-
-def _journal_of(store: Store, study: str) -> str:
-    """Return the name of the journal that a study has, alone or with others."""
-    names = store.studies()
-    if study in names:
-        return study
-    found = [name for name in names if study in _studies_in(store, name)]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(names) or "none"
-    if found:
-        raise InvalidStudyError(f"study {study!r} is in {', '.join(found)}: name one of these")
-    raise InvalidStudyError(f"study is {study!r}; the studies in {store.url} are: {known}")
-
-
-def _studies_in(store: Store, journal: str) -> list[str]:
-    first = next(store.journal(journal).lines(), "")
-    return [study.name for study in read_header(first)] if is_header(first) else []
 
 
 # --- clean

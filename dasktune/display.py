@@ -24,10 +24,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dasktune.progress import Progress, TrialProgress
+from dasktune.progress import Progress
 from dasktune.study.study import Study
 from dasktune.study.timeline import Entry
 from dasktune.trial import TrialStatus
+from dasktune.trial_progress import TrialProgress
 from dasktune.units import Seconds
 
 STOPPING = "stopping at the next step boundary; Ctrl-C again stops at once"
@@ -61,6 +62,7 @@ def line(progress: Progress, left_s: Seconds | None = None) -> str:
         f"steps: {progress.steps_done} done, {progress.steps_owed} owed, "
         f"{progress.steps_saved} saved by sharing",
         *([] if is_over else [f"{progress.n_busy} of {_count(progress.n_slots, 'worker')} busy"]),
+        *([] if is_over or not progress.stall else [progress.stall]),
         *(_best(progress, study) for study in progress.studies if study.name in progress.best),
     ]
     if left_s is not None and not progress.is_stopping:
@@ -315,6 +317,11 @@ class Watch:
             self._screen.draw(self.progress, self.progress.left_s)
             took_s = self._clock() - now
             self._next_s = now + max(self._screen.every_s, took_s / _SHARE)
+
+    def stalls(self, why: str) -> None:
+        """Show at once why nothing runs; empty: something does again."""
+        self.progress.stall = why
+        self._screen.draw(self.progress, self.progress.left_s)
 
     def interrupt(self) -> None:
         """Say that the run is about to stop; safe in a signal handler."""

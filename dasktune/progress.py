@@ -11,15 +11,14 @@ histories count as sharing nothing, so that what is said to be saved is never to
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from dasktune.plan.history import changes, tokens_at
 from dasktune.plan.keys import Link, first_link, next_link, state_key
 from dasktune.plan.stage import Stage
 from dasktune.space.configuration import Configuration
-from dasktune.space.search_space import Point
 from dasktune.study.commands import (
     AskTrial,
+    BranchTrial,
     Command,
     DrawTrial,
     EndRun,
@@ -33,6 +32,7 @@ from dasktune.study.events import (
     Event,
     Interrupted,
     MetricsReported,
+    PathHeld,
     Resumed,
     StageFailed,
     StageFinished,
@@ -43,64 +43,10 @@ from dasktune.study.events import (
 from dasktune.study.study import Study
 from dasktune.study.timeline import Entry
 from dasktune.trial import TrialId, TrialStatus
+from dasktune.trial_progress import Answered, Best, TrialProgress
 from dasktune.units import Digest, Seconds, Step, WorkerId
 
 _MOST_LINKS = 500_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """A trial has heard the metrics of the state that it was asked to train to."""
-
-    study: str
-    """Name of its study."""
-    trial: int
-    """Its number there."""
-    step: Step
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The best report of a study so far."""
-
-    value: float
-    """Of the tuned metric."""
-    step: Step
-    trial: int | None
-    """The trial; None for a report in passing, which belongs to a state and all who share it."""
-
-
-class TrialProgress:
-    """How one trial gets on."""
-
-    __slots__ = (
-        "asked",
-        "configuration",
-        "id",
-        "link",
-        "metrics",
-        "point",
-        "reason",
-        "status",
-        "step",
-    )
-
-    def __init__(self, trial: TrialId, point: Point) -> None:
-        self.id = trial
-        self.point = point
-        self.status = TrialStatus.DRAWN
-        self.reason = ""
-        """Why it ended."""
-        self.asked: Step = 0
-        """The furthest step that it was asked to train to."""
-        self.step: Step = 0
-        """The furthest step whose metrics it has heard."""
-        self.metrics: Mapping[str, float] = {}
-        """What it heard there."""
-        self.configuration: Configuration | None = None
-        """Its schedules, once it was asked."""
-        self.link: Link | None = None
 
 
 class Progress:
@@ -135,22 +81,24 @@ class Progress:
         """Whether the user has asked to stop."""
         self.end_reason = ""
         """Why the run is over; empty while it goes on."""
+        self.stall = ""
+        """Why nothing runs, as far as it is known; empty while something does."""
         self._slots: dict[WorkerId, int] = {}
-        self._paths: dict[int, tuple[WorkerId, deque[Stage]]] = {}
+        self._paths: dict[int, tuple[WorkerId | None, deque[Stage]]] = {}
         self._waiting: dict[Digest, list[TrialProgress]] = {}
         self._measured: dict[Digest, Mapping[str, float]] = {}
         self._asked_until: dict[Link, Step] = {}
         self._done_until: dict[Link, Step] = {}
         self._has_abandoned = False
         self._steps_heard = 0
-        self._requested = [0 for _ in studies]
+        self._requested = [0 for _ in studies]  # as the outlook counts: branches from their steps
 
     # --- what can be read
 
     @property
     def n_busy(self) -> int:
         """Slots that run something."""
-        return len(self._paths)
+        return sum(worker is not None for worker, _ in self._paths.values())
 
     @property
     def n_slots(self) -> int:
@@ -185,10 +133,11 @@ class Progress:
         Assumes that trials train as far as the tuner's outlook says, share as those asked so far
         do, and get on as fast as until now.
         """
-        if not self.steps_done or not self.steps_requested or self.end_reason:
+        requested = sum(self._requested)
+        if not self.steps_done or not requested or self.end_reason:
             return None
         expected = sum(map(self._expected_steps, range(len(self.studies))))
-        distinct = expected * self.steps_unique / self.steps_requested
+        distinct = expected * self.steps_unique / requested
         return max(0.0, distinct / self.steps_done - 1.0) * self.at_s
 
     def _expected_steps(self, index: int) -> int:
@@ -227,6 +176,9 @@ class Progress:
             case StageFailed():
                 self.steps_executed += event.executed_steps
                 self._paths.pop(event.path, None)
+            case PathHeld():
+                if event.path in self._paths:
+                    self._paths[event.path] = (None, self._paths[event.path][1])
             case WorkerJoined():
                 self._leave(event.worker)
                 self._slots[event.worker] = event.n_slots
@@ -248,6 +200,8 @@ class Progress:
             case DrawTrial():
                 self.trials[command.trial] = TrialProgress(command.trial, command.point)
                 self.by_status[TrialStatus.DRAWN] += 1
+            case BranchTrial():
+                self._branch(command)
             case AskTrial():
                 self._ask(self.trials[command.trial], command.step, answered)
             case EndTrial():
@@ -266,17 +220,29 @@ class Progress:
             case _:
                 pass
 
+    def _branch(self, command: BranchTrial) -> None:
+        """Let a trial follow another one, which was asked to train, and go its own way then."""
+        trial = TrialProgress(command.trial, command.point)
+        parent = self.trials[TrialId(command.trial.study, command.parent)].configuration
+        assert parent is not None
+        after = self.studies[command.trial.study].space.configuration(command.point)
+        trial.configuration = parent.spliced(command.step, after)
+        trial.began = command.step
+        self.trials[command.trial] = trial
+        self.by_status[TrialStatus.DRAWN] += 1
+
     def _ask(self, trial: TrialProgress, step: Step, answered: list[Answered]) -> None:
         study = self.studies[trial.id.study]
         if trial.configuration is None:
             trial.configuration = study.space.configuration(trial.point)
+        if trial.link is None:
             trial.link = first_link(study.family, tokens_at(trial.configuration, 0))
         assert trial.link is not None
         for link, begin, end in _spans(trial.link, trial.configuration, trial.asked, step):
             self.steps_unique += _cover(self._asked_until, link, begin, end)
             trial.link = link
         self.steps_requested += step - trial.asked
-        self._requested[trial.id.study] += step - trial.asked
+        self._requested[trial.id.study] += step - max(trial.asked, trial.began)
         trial.asked = step
         self._change(trial, TrialStatus.WAITING)
         key = state_key(trial.link, step)
@@ -294,9 +260,9 @@ class Progress:
         spans = _spans(link, stage.configuration, stage.start, event.reached)
         for link, begin, end in spans:
             self.steps_done += _cover(self._done_until, link, begin, end)
-        stages = self._paths[event.path][1]
+        worker, stages = self._paths[event.path]
         stages.popleft()
-        if event.reached < stage.stop or not stages:
+        if event.reached < stage.stop or not stages or worker is None:
             del self._paths[event.path]
         if event.metrics is not None:
             key = state_key(link, event.reached)
@@ -352,7 +318,11 @@ class Progress:
             before = best.value if study.mode == "max" else -best.value
             if (score, step) < (before, best.step):
                 return
-            if (score, step) == (before, best.step) and best.trial is not None:
+            if (
+                (score, step) == (before, best.step)
+                and best.trial is not None
+                and (number is None or number > best.trial)
+            ):
                 return
         self.best[study.name] = Best(value=metrics[study.metric], step=step, trial=number)
 

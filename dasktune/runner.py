@@ -20,11 +20,12 @@ from dasktune.display import watching
 from dasktune.errors import BackendError, InvalidStudyError
 from dasktune.runtime.dask import DaskBackend
 from dasktune.runtime.interrupt import interrupts, interrupts_ignored
-from dasktune.runtime.payload import Payload, pack
+from dasktune.runtime.payload import Payload, early_imports, pack
 from dasktune.runtime.refusal import refuse_unguarded_script, refuse_what_cannot_travel
 from dasktune.runtime.room import Room
 from dasktune.runtime.serial import SerialBackend
 from dasktune.runtime.stage import Workplace
+from dasktune.runtime.stalls import Stalls
 from dasktune.runtime.task import facts_of_process
 from dasktune.store.store import Store
 from dasktune.study.commands import Command
@@ -221,6 +222,8 @@ def _run(
             watch.recall(timeline.entries)
             room = Room(opened, name)
             backend = _backend(stack, place, payloads, since_s=core.now)
+            if isinstance(backend, DaskBackend):
+                backend.on_look = Stalls(core, backend.why_waiting, watch.stalls).look
 
             def interrupt() -> None:
                 watch.interrupt()
@@ -240,7 +243,7 @@ def _run(
                 for loss in room.after(event, core):
                     backend.inject(loss)
 
-            drive(core, backend, record, resumes=bool(timeline.entries), settled=journal.sync)
+            drive(core, backend, record, resumes=bool(timeline.entries), settled=journal.sync_soon)
             room.pin_best(core)
             if core.why_stopped not in (None, BY_USER):
                 raise BackendError(f"{core.why_stopped}, then make the same call again")
@@ -249,6 +252,8 @@ def _run(
 
 def _warn_of_what_cannot_be_shared(studies: Sequence[Study]) -> None:
     for study in studies:
+        if study.tuner.branches:
+            continue
         for name in study.space.continuous_at_start():
             logger.warning(
                 "%s: no two trials can share a step: %s is drawn from a continuous range at step 0",
@@ -292,7 +297,8 @@ def _backend(
         client = place.client
         if client is None:
             with interrupts_ignored():
-                client = stack.enter_context(local_workers(place.workers))
+                imports = early_imports(payloads.values())
+                client = stack.enter_context(local_workers(place.workers, imports=imports))
         backend = DaskBackend(
             client,
             topic=f"dasktune-{uuid.uuid4().hex}",

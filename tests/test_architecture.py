@@ -16,6 +16,7 @@ FORBIDDEN_AT_IMPORT = (
     "dask",
     "distributed",
     "fsspec",
+    "hypothesis",
     "kr8s",
     "numpy",
     "optuna",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from random import Random as Generator
 from types import ModuleType
 from typing import Any
+from zlib import crc32
 
 import pytest
 from rich.console import Console
@@ -29,17 +30,26 @@ from dasktune.display import (
     rows,
     watching,
 )
-from dasktune.progress import Answered, Progress
+from dasktune.progress import Progress
 from dasktune.simulator import world as dt_world
 from dasktune.simulator.backend import SimulatedBackend
 from dasktune.study.commands import Command, RunPath
 from dasktune.study.core import StudyCore
 from dasktune.study.drive import drive
-from dasktune.study.events import Event, Interrupted, MetricsReported, Resumed, StageFinished
+from dasktune.study.events import (
+    Event,
+    Interrupted,
+    MetricsReported,
+    PathHeld,
+    Resumed,
+    StageFinished,
+    WorkerLeft,
+)
 from dasktune.study.result import results_of
 from dasktune.study.study import Study
 from dasktune.study.timeline import Entry, Timeline
 from dasktune.trial import TrialStatus
+from dasktune.trial_progress import Answered
 from dasktune.units import Seconds
 from tests.worlds import random_studies, small_study
 
@@ -60,7 +70,8 @@ def random_world(rng: Generator) -> dt.World:
 
 def diverging(configuration: dt.Configuration, step: int) -> dict[str, float]:
     rate = configuration.at(step - 1)["lr"]
-    value = float("nan") if step > 4 and rate == 0.1 else hash((str(rate), step)) % 1000 / 1000
+    drawn = crc32(f"{rate} {step}".encode()) % 1000 / 1000
+    value = float("nan") if step > 4 and rate == 0.1 else drawn
     return {"accuracy": value, "loss": 1 - value}
 
 
@@ -278,6 +289,36 @@ def test_the_line_says_that_a_run_is_stopping() -> None:
 
     assert line(progress, 60.0).startswith(f"{STOPPING} | example: ")
     assert "left" not in line(progress, 60.0)
+
+
+def test_the_line_says_why_nothing_runs_while_nothing_does() -> None:
+    clock, stream = Clock(), io.StringIO()
+    watch = Watch([example()], Lines(stream, has_table=False), clock)
+    watch.take(entries_of(example())[0])
+
+    watch.stalls("2 stages are ready and no worker has joined")
+    watch.stalls("")
+
+    said, taken_back = stream.getvalue().splitlines()
+    assert said.endswith(" | 0 of 0 workers busy | 2 stages are ready and no worker has joined")
+    assert taken_back.endswith("workers busy")
+
+
+def test_a_path_that_waits_for_another_driver_keeps_no_slot_busy_until_it_is_answered() -> None:
+    progress = Progress([example()])
+    path = run_path(progress)
+    n_busy, first = progress.n_busy, path.stages[0]
+    progress.take(Entry(9.0, PathHeld(path=path.path), ()))
+    progress.take(Entry(9.0, PathHeld(path=12345), ()))
+    assert progress.n_busy == n_busy - 1
+
+    progress.take(Entry(9.0, WorkerLeft(worker=path.worker, died=False), ()))
+    found = StageFinished(
+        path=path.path, stage=first.key, reached=first.stop, metrics={"loss": 0.5}, executed_steps=0
+    )
+    progress.take(Entry(9.0, found, ()))
+    progress.take(Entry(9.0, found, ()))  # the path has ended there
+    assert progress.steps_done == first.stop
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ What Dask's defaults get wrong for training is set right here, on clusters that 
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -54,7 +54,7 @@ _SCHEDULER = {
 
 
 @contextmanager
-def local_workers(n_workers: int | None = None) -> Iterator[Client]:
+def local_workers(n_workers: int | None = None, *, imports: Sequence[str] = ()) -> Iterator[Client]:
     """Start workers on this computer, and stop them at the end.
 
     Where there are GPUs, each worker sees one of them and offers it as `GPU: 1`; several workers
@@ -63,6 +63,8 @@ def local_workers(n_workers: int | None = None) -> Iterator[Client]:
     Args:
         n_workers: How many; None: one for each GPU, or where there is none one for each core that
             this process may use.
+        imports: Modules that each worker imports while it starts: what the first stage would
+            import anyway, so that other preparations go on meanwhile.
 
     Raises:
         BackendError: They could not be started.
@@ -76,7 +78,9 @@ def local_workers(n_workers: int | None = None) -> Iterator[Client]:
     with dask.config.set(_SETTINGS):
         try:
             cluster = SpecCluster(
-                workers={i: _worker(gpus[i % len(gpus)] if gpus else None) for i in range(n)},
+                workers={
+                    i: _worker(gpus[i % len(gpus)] if gpus else None, imports) for i in range(n)
+                },
                 scheduler={"cls": Scheduler, "options": _SCHEDULER},
                 silence_logs=logging.ERROR,
                 name="dasktune-local",
@@ -117,8 +121,9 @@ def visible_gpus(environment: Mapping[str, str], driver_folder: Path) -> list[st
     return [str(i) for i in range(len(list(driver_folder.iterdir())))]
 
 
-def _worker(gpu: str | None) -> dict[str, object]:
+def _worker(gpu: str | None, imports: Sequence[str]) -> dict[str, object]:
     options: dict[str, object] = {
+        "preload": [*dask.config.get("distributed.worker.preload"), *imports],
         "nthreads": 1,
         "memory_limit": 0,
         "host": "127.0.0.1",

@@ -7,54 +7,54 @@ future that would drag them to its worker. Keys are released, never cancelled: i
 Everything that happens on Dask's threads is put into one queue, and taken in on the driver's.
 """
 
-import asyncio
-import logging
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future as Proof
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future as Asked
 from contextlib import ExitStack
-from queue import Empty, SimpleQueue
+from functools import partial
+from queue import Empty
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any
 
 from distributed import Client, Future
 
-from dasktune.errors import BackendError
+from dasktune.plan.stage import Stage
 from dasktune.runtime.answers import events_of
+from dasktune.runtime.link import Link
 from dasktune.runtime.others import Foreign, Others
 from dasktune.runtime.payload import Payload, travelling_by_value
-from dasktune.runtime.plugins import (
-    OPERATION,
-    Sharing,
-    TrainingCode,
-    is_alone,
-    slot_resources,
-)
+from dasktune.runtime.plugins import TrainingCode
 from dasktune.runtime.sent import Answers, SentPath, answer_from_store, outcome_of, submit
-from dasktune.runtime.task import Task, read_proof, stop_path, want_state
+from dasktune.runtime.task import Task, stop_path, want_state
+from dasktune.runtime.timers import Timers
+from dasktune.runtime.watchdog import Rounds
+from dasktune.runtime.workforce import Workforce
 from dasktune.store.store import Store
-from dasktune.study.commands import Command, ReportDemand, ReturnWorker, RunPath, StopPath
+from dasktune.study.commands import (
+    Command,
+    ReportDemand,
+    ReturnWorker,
+    RunPath,
+    SetTimer,
+    StopPath,
+)
 from dasktune.study.events import (
     Event,
     Interrupted,
     MetricsReported,
-    WorkerJoined,
+    PathHeld,
+    TimerFired,
     WorkerLeft,
-    WorkerRecalled,
 )
 from dasktune.units import Digest, Seconds, WorkerId
 
-logger = logging.getLogger(__name__)
+_LOOK_EVERY_S = 1.0
+"""How often the driver looks after the scheduler and workers, whatever happens."""
 
-_BATCHING_S = 0.001
-"""How long messages may wait to go together; Dask's 10 ms would be most of handing out a path."""
-
-_PATIENCE_S = 1.0
-"""How long nothing may happen before the driver looks whether the scheduler is still there."""
-
-_News: TypeAlias = Callable[[], None]
-"""Something that happened on another thread, to be taken in on the driver's."""
+_RELEASE_S = 0.05
+"""How long nothing may happen before tasks that are done are released. Not at once: news of that
+would go to the worker by the same line as its next task, which would then have to wait."""
 
 
 class DaskBackend:
@@ -89,20 +89,25 @@ class DaskBackend:
         self._store_bytes = pickle.dumps(store)
         self._store = store
         self._payloads = payloads
-        self._resources = resources
         self._looks_inside = looks_inside
         self._zero_s = monotonic() - since_s
-        self._news: SimpleQueue[_News] = SimpleQueue()
+        self._timers = Timers()
         self._events: deque[tuple[Event, Seconds]] = deque()
         self._paths: dict[int, SentPath] = {}
-        self._workers: dict[WorkerId, Mapping[str, float]] = {}
-        self._proving: set[WorkerId] = set()
+        self._broken_off: set[Digest] = set()  # stages whose worker was lost: it may have committed
+        self._link = Link(client, topic)
+        self._workforce = Workforce(
+            self._link, self._store_bytes, resources, self._tell, self._worker_gone
+        )
+        self._rounds = Rounds(self._link, self._hangs)
+        self._look_s = monotonic()
         self._others = Others()
         self._answers = Answers()
-        self._is_cut_off = False
+        self.on_look: Callable[[], None] = lambda: None
+        """Called every second or so on the driver's thread."""
         self._open = ExitStack()
         self._open.enter_context(travelling_by_value())
-        self._join(mends_allocator)
+        self._join(self._link.is_alone() if mends_allocator is None else mends_allocator)
 
     def perform(self, command: Command) -> None:
         """Begin what a command wishes."""
@@ -114,19 +119,38 @@ class DaskBackend:
             case StopPath():
                 self._stop(command)
             case ReportDemand():
-                self._send("demand", wants=command.wants, has_idle=command.has_idle)
+                self._link.send("demand", wants=command.wants, has_idle=command.has_idle)
+            case SetTimer(study=study, at_s=at_s):
+                fired = TimerFired(study=study)
+                self._timers.set(
+                    at_s - (monotonic() - self._zero_s),
+                    lambda: self._link.news.put(lambda: self._tell(fired)),
+                )
             case ReturnWorker():
-                self._workers.pop(command.worker, None)
-                self._send("returned", worker=command.worker)
+                self._workforce.returned(command.worker)
 
     def next_event(self) -> tuple[Event, Seconds]:
         """Wait for the next event."""
-        while not self._events:
+        while True:
+            if monotonic() >= self._look_s:
+                self._look()
+            if self._events:
+                return self._events.popleft()
+            self._link.flush()
             try:
-                self._news.get(timeout=_PATIENCE_S)()
+                patience_s = _RELEASE_S if self._answers.are_new else _LOOK_EVERY_S
+                self._link.news.get(timeout=patience_s)()
             except Empty:
-                self._look_after_scheduler()
-        return self._events.popleft()
+                if self._answers.are_new:
+                    self._answers.sweep()
+
+    def why_waiting(self) -> str | None:
+        """Say why no worker trains for this driver, as far as it is known here."""
+        if self._paths:
+            if all(path.waits_for is not None for path in self._paths.values()):
+                return f"{len(self._paths)} paths wait for steps that another driver is training"
+            return None
+        return self._workforce.why_none()
 
     def inject(self, event: Event) -> None:
         """Let the core hear something that the driver found out by itself."""
@@ -134,17 +158,15 @@ class DaskBackend:
 
     def interrupt(self) -> None:
         """Let running stages end at their next step boundary; safe in a signal handler."""
-        self._news.put(lambda: self._tell(Interrupted()))
+        self._link.news.put(lambda: self._tell(Interrupted()))
 
     def close(self) -> None:
         """Let go of all tasks and of what was added to the cluster; the client stays open."""
         for path in list(self._paths.values()):
             self._forget(path)
         self._answers.sweep(everything=True)
-        if self._client.status == "running":
-            self._send("leave")
-            self._client.unsubscribe_topic(self._topic)
-            self._client.unregister_worker_plugin(self._topic)
+        self._timers.close()
+        self._link.leave()
         self._open.close()
 
     def _tell(self, event: Event) -> None:
@@ -152,25 +174,11 @@ class DaskBackend:
 
     # --- the cluster --------------------------------------------------------------------------
 
-    def _join(self, mends_allocator: bool | None) -> None:
-        client = self._client
-        batching_s = client.scheduler_comm.interval
-        client.scheduler_comm.interval = _BATCHING_S
-        self._open.callback(setattr, client.scheduler_comm, "interval", batching_s)
-        mends = is_alone(client) if mends_allocator is None else mends_allocator
+    def _join(self, mends: bool) -> None:
         by_digest = {payload.digest: payload for payload in self._payloads.values()}
-        client.register_plugin(TrainingCode(self._topic, by_digest, mends=mends))
-        client.register_plugin(Sharing())
-        client.subscribe_topic(
-            self._topic, lambda event: self._news.put(lambda: self._hear(event[1]))
-        )
+        self._link.join(TrainingCode(self._topic, by_digest, mends=mends), self._hear)
         self._store.write_proof(self._topic)
-        asked = dict(self._resources) if self._resources is not None else None
-        self._send("join", resources=asked)
-
-    def _send(self, verb: str, **facts: Any) -> None:  # noqa: ANN401  (whatever msgpack takes)
-        message = {"op": OPERATION, "verb": verb, "topic": self._topic, **facts}
-        self._client.loop.add_callback(self._client._send_to_scheduler_safe, message)
+        self._workforce.join()
 
     def _hear(self, news: Mapping[str, Any]) -> None:
         """Take in what the scheduler or a task has published for this driver."""
@@ -185,11 +193,14 @@ class DaskBackend:
             case "announced":
                 self._announced(news["path"])
             case "granted":
-                self._granted(WorkerId(news["worker"]))
+                self._workforce.granted(WorkerId(news["worker"]))
             case "recall":
-                self._recall(news["among"], only_idle=news["only_idle"])
+                busy = {path.command.worker for path in self._running()}
+                self._workforce.recalled(news["among"], busy, only_idle=news["only_idle"])
+            case "leaving":
+                self._workforce.leaving(WorkerId(news["worker"]))
             case "gone":
-                self._worker_left(WorkerId(news["worker"]))
+                self._worker_gone(WorkerId(news["worker"]))
             case "running":
                 self._others.begin(news["of"], news["path"], news["worker"], news["stages"])
                 self._go_on_after(news["of"], news["path"])
@@ -198,80 +209,56 @@ class DaskBackend:
                 self._go_on_after(news["of"], news["path"])
 
     def _look_after_scheduler(self) -> None:
-        """Nothing has happened for a while: make sure that something still can."""
-        status = self._client.status
-        if status == "running":
-            if self._is_cut_off:
-                logger.warning("the Dask scheduler answers again; the study goes on")
-                self._is_cut_off = False
-                self._join(mends_allocator=None)
-            return
-        if not self._is_cut_off:
-            self._is_cut_off = True
-            logger.warning("the Dask scheduler does not answer; waiting for it to come back")
-            for worker in [*self._proving, *self._workers]:
+        """Make sure that the scheduler is there, and begin anew with one that has come back."""
+        is_there = self._link.has_changed()
+        if is_there:
+            self._join(self._link.is_alone())
+        elif is_there is not None:
+            for worker in self._workforce.known():
                 self._worker_left(worker)
-        if status == "closed":
-            raise BackendError(
-                "the Dask scheduler is gone and did not come back; nothing committed is lost: "
-                "start a cluster and make the same call again"
-            )
 
     # --- workers ------------------------------------------------------------------------------
 
-    def _granted(self, worker: WorkerId) -> None:
-        """Let a worker prove that it reads what this driver wrote; do not wait for it."""
-        self._proving.add(worker)
-        proof = asyncio.run_coroutine_threadsafe(
-            self._proof_of(worker), self._client.loop.asyncio_loop
-        )
-        proof.add_done_callback(lambda _: self._news.put(lambda: self._proved(worker, proof)))
+    def _look(self) -> None:
+        """Look after workers: that there are some, and that those that are busy get on."""
+        self._look_s = monotonic() + _LOOK_EVERY_S
+        self._look_after_scheduler()
+        self._workforce.look()
+        for number in list(self._paths):
+            self._advance(number)  # news of what Dask gave up, or lost, do not come by themselves
+        self._rounds.go({path.command.worker for path in self._paths.values() if path.pending})
+        if not self._events:  # else the core does not know yet
+            self.on_look()
 
-    async def _proof_of(self, worker: WorkerId) -> Mapping[str, float] | None:
-        """Return the resources of a worker that shares the store; None if it is gone."""
-        offered = (await self._client.scheduler.identity())["workers"].get(worker)
-        if offered is None:
-            return None
-        await self._client._run(read_proof, self._store_bytes, self._topic, workers=[worker])
-        return offered.get("resources") or {}
+    def _hangs(self, worker: WorkerId, why: str) -> None:
+        self._workforce.leave_out(worker)
+        self._worker_left(worker, f"it hung: {why}")
 
-    def _proved(self, worker: WorkerId, proof: Proof[Mapping[str, float] | None]) -> None:
-        if worker not in self._proving:
-            return
-        self._proving.discard(worker)
-        try:
-            offered = proof.result()
-        except BackendError as error:
-            logger.warning("worker %s is left out: %s", worker, error)
-            if not self._workers:
-                raise
-            return
-        except OSError as error:  # it is gone, or going
-            logger.warning("worker %s is left out, since it does not answer: %s", worker, error)
-            return
-        if offered is not None:
-            self._workers[worker] = slot_resources(self._resources, offered)
-            # One slot a process, whatever its threads: the global generators are the process's.
-            self._tell(WorkerJoined(worker=worker))
-
-    def _recall(self, among: Sequence[str], *, only_idle: bool) -> None:
-        busy = {path.command.worker for path in self._paths.values()}
-        mine = [worker for worker in self._workers if worker in among]
-        idle = [worker for worker in mine if worker not in busy]
-        chosen = idle[:1] or ([] if only_idle else mine[-1:])
-        if chosen:
-            self._tell(WorkerRecalled(worker=chosen[0]))
+    def _worker_gone(self, worker: WorkerId) -> None:
+        """Hear what a worker that is gone has still to say: its process may be ending in order."""
+        if any(path.command.worker == worker and path.pending for path in self._paths.values()):
+            self._link.ask(self._link.last_words(worker), partial(self._last_words_heard, worker))
         else:
-            self._send("returned", worker=None)
+            self._worker_left(worker)
 
-    def _worker_left(self, worker: WorkerId) -> None:
-        self._proving.discard(worker)
-        if self._workers.pop(worker, None) is None:
+    def _last_words_heard(self, worker: WorkerId, said: Asked[list[tuple[int, bytes]]]) -> None:
+        words = [] if said.exception() is not None else said.result()
+        if words:
+            self._workforce.leaving(worker)
+        for path, answer in words:
+            self._answers.put(path, answer)
+            self._advance(path)
+        self._worker_left(worker)
+
+    def _worker_left(self, worker: WorkerId, reason: str = "the worker is gone") -> None:
+        died = self._workforce.left(worker)
+        if died is None:
             return
         for path in list(self._paths.values()):
-            if path.command.worker == worker:
+            if path.command.worker == worker and path.waits_for is None:
+                self._broken_off.update(stage.key for stage, _ in path.pending)
                 self._forget(path)
-        self._tell(WorkerLeft(worker=worker, died=True, reason="the worker is gone"))
+        self._tell(WorkerLeft(worker=worker, died=died, reason=reason))
 
     # --- paths --------------------------------------------------------------------------------
 
@@ -280,12 +267,14 @@ class DaskBackend:
         self._announce(path)  # also when alone: who joins is told by the scheduler, at once
         if not self._others.are_there:
             self._submit(path, len(path.unsent))
+        self._link.flush()
 
     def _announce(self, path: SentPath) -> None:
         left = [*(stage for stage, _ in path.pending), *path.unsent]
-        running = Foreign.plain(path.command, left)
-        path.n_announcing += 1
-        self._send("running", path=path.command.path, running=running)
+        running = Foreign.plain(path.command, map(path.as_bytes, left))
+        asks = self._others.are_there
+        path.n_announcing += asks
+        self._link.send("running", path=path.command.path, running=running, asks=asks)
 
     def _announced(self, number: int) -> None:
         """Send a path up to where another driver has announced its steps before, or wait there."""
@@ -305,41 +294,45 @@ class DaskBackend:
             self._submit(path, n_free)
             return
         path.waits_for, _ = covering
-        self._send("ended", path=number)  # it is not running after all
+        self._link.send("ended", path=number)  # it is not running after all
+        self._tell(PathHeld(path=number))
         for foreign, wanted in filter(None, map(self._others.covering, path.unsent)):
             # Also what is only needed later: the other may be past it by then.
-            self._signal(foreign.worker, want_state, wanted)
+            self._link.signal(foreign.worker, want_state, wanted)
 
     def _submit(self, path: SentPath, n: int) -> None:
         """Send the next stages of a path."""
         command = path.command
         previous: Future | None = None
         for stage in [path.unsent.popleft() for _ in range(n)]:
-            payload = self._payloads[Digest(stage.family.fingerprint)]
-            task = Task(
-                topic=self._topic,
-                path=command.path,
-                store=self._store_bytes,
-                payload=payload.digest,
-                looks_inside=self._looks_inside or self._others.are_there,
-            )
-            resources = self._workers.get(command.worker, {})
-            previous = submit(self._client, stage, task, previous or command.worker, resources)
+            resources = self._workforce.takes(command.worker)
+            after = previous or command.worker
+            previous = submit(self._client, path, stage, self._task(path, stage), after, resources)
             path.pending.append((stage, previous))
-        for _, future in path.pending:
-            future.add_done_callback(
-                lambda _future: self._news.put(lambda: self._advance(command.path))
-            )
 
-    def _signal(self, worker: WorkerId, signal: Callable[..., object], *facts: object) -> None:
-        self._client.run(signal, *facts, workers=[worker], wait=False, on_error="ignore")
+    def _task(self, path: SentPath, stage: Stage) -> Task:
+        payload = self._payloads[Digest(stage.family.fingerprint)]
+        may_be_stored = (
+            self._looks_inside
+            or self._others.are_there
+            or not self._link.has_leases  # who else is there is not known
+            or stage.key in self._broken_off
+        )
+        return Task(
+            topic=self._topic,
+            path=path.command.path,
+            store=self._store_bytes,
+            payload=payload.digest,
+            code=None if self._link.has_code else payload,
+            looks_inside=may_be_stored,
+        )
 
     def _stop(self, command: StopPath) -> None:
         path = self._paths.get(command.path)
         if path is not None and path.unsent and not path.pending:
-            self._answer_waiting(path, is_stopping=True)
+            self._answer_waiting(path)
             return
-        self._signal(command.worker, stop_path, self._topic, command.path)
+        self._link.signal(command.worker, stop_path, self._topic, command.path)
 
     def _advance(self, number: int) -> None:
         """Answer the stages of a path that are done, in their order: news of them may overtake."""
@@ -372,7 +365,7 @@ class DaskBackend:
             future.release()
         path.pending.clear()
         if self._client.status == "running":
-            self._send("ended", path=path.command.path)
+            self._link.send("ended", path=path.command.path)
 
     # --- what other drivers run ---------------------------------------------------------------
 
@@ -383,18 +376,17 @@ class DaskBackend:
                 continue
             covering = self._others.covering(path.unsent[0])
             if covering is None or not covering[0].is_path(topic, number):
-                self._answer_waiting(path, is_stopping=False)
+                self._answer_waiting(path)
 
-    def _answer_waiting(self, path: SentPath, *, is_stopping: bool) -> None:
-        """Tell what the store has by now of the stage that a path waits with, and go on."""
-        stage = path.unsent.popleft()
-        event = answer_from_store(path.command.path, stage, self._store)
-        is_through = event.reached == stage.stop
-        self._tell(event)
-        path.waits_for = None
-        if is_through and path.unsent and not is_stopping:
-            self._begin(path)
-        elif is_through and path.unsent:
-            self._answer_waiting(path, is_stopping=True)
-        else:  # the core hands out anew what is left: it may be covered by others again
-            self._forget(path)
+    def _answer_waiting(self, path: SentPath) -> None:
+        """Tell what the store has by now of the stage that a path waits with; it ends there.
+
+        The core hands out anew what is left: it may be covered by others again.
+        """
+        for event in answer_from_store(path.command.path, path.unsent[0], self._store):
+            self._tell(event)
+        self._forget(path)
+
+    def _running(self) -> list[SentPath]:
+        """Return the paths that have a slot."""
+        return [path for path in self._paths.values() if path.waits_for is None]

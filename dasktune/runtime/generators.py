@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from hashlib import sha256
 from types import ModuleType
 
@@ -23,7 +24,11 @@ def seed_generators(training_seed: int, step: int) -> None:
     if numpy is not None:
         numpy.random.seed(seed % (1 << 32))
     if torch is not None:
-        torch.manual_seed(seed >> 1)  # also of every CUDA device
+        if _has_devices():
+            torch.manual_seed(seed >> 1)  # also of every device
+        else:
+            # The same; where there are no devices torch would note for each kind of them who asked.
+            torch.default_generator.manual_seed(seed >> 1)
 
 
 @contextmanager
@@ -67,6 +72,13 @@ def _unshared() -> ModuleType:
 
 
 _LIBRARIES = _unshared()
+
+
+@cache
+def _has_devices() -> bool:
+    """Say whether torch may have generators besides the one of the CPU."""
+    accelerator = getattr(sys.modules["torch"], "accelerator", None)  # older versions have none
+    return accelerator is None or bool(accelerator.is_available())
 
 
 def _loaded(name: str) -> ModuleType | None:

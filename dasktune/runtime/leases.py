@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from dasktune.runtime.offers import Resources
+
 Message: TypeAlias = tuple[str, Mapping[str, Any]]
 """A driver's topic, and what it is told."""
-
-Resources: TypeAlias = Mapping[str, float]
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Leases:
         """Take back all that a driver has."""
         driver = self._drivers.pop(topic, None)
         if driver is not None:
-            self._free.update(dict.fromkeys(sorted(driver.workers)))
+            self._free.update(dict.fromkeys(sorted(driver.workers & self._workers.keys())))
         return self._settle()
 
     def of_client(self, client: str) -> list[str]:
@@ -85,14 +85,23 @@ class Leases:
             driver.has_idle = False
         elif worker in driver.workers:
             driver.workers.remove(worker)
-            self._free[worker] = None
+            if worker in self._workers:  # it is not about to go
+                self._free[worker] = None
         return self._settle()
 
     def worker_joined(self, worker: str, resources: Resources) -> list[Message]:
-        """Hear of a new worker."""
+        """Hear of a new worker, or that one is not about to go after all."""
         self._workers[worker] = resources
-        self._free[worker] = None
+        if not any(worker in driver.workers for driver in self._drivers.values()):
+            self._free[worker] = None
         return self._settle()
+
+    def worker_leaving(self, worker: str) -> list[Message]:
+        """Hear that a worker is about to go: who has it returns it, and nobody is given it."""
+        self._workers.pop(worker, None)
+        self._free.pop(worker, None)
+        news = {"kind": "leaving", "worker": worker}
+        return [(d.topic, news) for d in self._drivers.values() if worker in d.workers]
 
     def worker_left(self, worker: str) -> list[Message]:
         """Hear that a worker is gone."""
@@ -102,6 +111,8 @@ class Leases:
         for driver in self._drivers.values():
             if worker in driver.workers:
                 driver.workers.remove(worker)
+                # It may be the one that was recalled. If not, one more is, and that is all.
+                driver.n_recalled = max(0, driver.n_recalled - 1)
                 messages.append((driver.topic, {"kind": "gone", "worker": worker}))
         return messages + self._settle()
 

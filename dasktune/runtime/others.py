@@ -9,8 +9,6 @@ import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import cloudpickle
-
 from dasktune.plan.stage import Stage
 from dasktune.study.commands import RunPath
 from dasktune.units import Digest, Step, WorkerId
@@ -30,9 +28,9 @@ class Foreign:
         return self.topic == topic and self.number == number
 
     @staticmethod
-    def plain(command: RunPath, stages: Iterable[Stage]) -> dict[str, object]:
-        """Return what other drivers are told of the stages left of a path."""
-        return {"worker": command.worker, "stages": cloudpickle.dumps(tuple(stages))}
+    def plain(command: RunPath, stages: Iterable[bytes]) -> dict[str, object]:
+        """Return what other drivers are told of the stages left of a path, each as bytes."""
+        return {"worker": command.worker, "stages": list(stages)}
 
 
 class Others:
@@ -43,11 +41,11 @@ class Others:
         self.are_there = False
         """Whether any other driver has been heard of."""
 
-    def begin(self, topic: str, number: int, worker: str, stages: bytes) -> None:
+    def begin(self, topic: str, number: int, worker: str, stages: Iterable[bytes]) -> None:
         """Hear that another driver runs a path."""
         self.are_there = True
         # From a driver that this cluster lets run code on its workers anyway.
-        read: tuple[Stage, ...] = pickle.loads(stages)
+        read: tuple[Stage, ...] = tuple(map(pickle.loads, stages))
         self._paths[topic, number] = Foreign(topic, number, WorkerId(worker), read)
 
     def end(self, topic: str, number: int) -> None:

@@ -8,10 +8,11 @@ import io
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.util import find_spec
 from threading import Lock
 from types import FunctionType, ModuleType
 from typing import cast
@@ -54,6 +55,12 @@ def pack(trainable: Trainable) -> Payload:
                 "build what cannot travel in setup()"
             ) from error
     return Payload(content, Digest(sha256(content).hexdigest()), local)
+
+
+def early_imports(payloads: Iterable[Payload]) -> tuple[str, ...]:
+    """Return what processes that will train should import while they start."""
+    uses_torch = any(b"torch" in payload.content for payload in payloads)
+    return ("dasktune.torch.warm",) if uses_torch and find_spec("torch") is not None else ()
 
 
 def unpack(payload: Payload) -> Trainable:
@@ -105,6 +112,24 @@ class _FromReference(pickle.Unpickler):
 
     def persistent_load(self, number: int) -> object:
         return self.code[number]
+
+
+def by_value(thing: object) -> bytes:
+    """Return something as bytes; what it holds of the user's code is in them by value.
+
+    Only within `travelling_by_value`. The same bytes as cloudpickle's, in half the time.
+    """
+    file = io.BytesIO()
+    _OursByName(file, protocol=pickle.HIGHEST_PROTOCOL).dump(thing)
+    return file.getvalue()
+
+
+class _OursByName(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    def reducer_override(self, thing: object) -> object:
+        # Of a class and of what is made of it. Ours travel by name: there is nothing to find out.
+        if str(getattr(thing, "__module__", "")).startswith("dasktune."):
+            return NotImplemented
+        return super().reducer_override(thing)
 
 
 @contextmanager

@@ -2,19 +2,23 @@
 
 The scheduler plugin leases workers to drivers, and lets each know what the others are running. The
 worker plugin gives each process the training code, and the signals that are meant for it. Neither
-changes anything for other clients; both run in Dask's event loops, so they never wait or raise.
+changes anything for other clients; both run in Dask's event loops, so they never block or raise.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from distributed import Client, Scheduler, SchedulerPlugin, Worker, WorkerPlugin
+from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
+from distributed.comm import connect
+from distributed.core import send_recv
+from distributed.protocol.pickle import dumps
 
-from dasktune.runtime.generators import keep_libraries_off
-from dasktune.runtime.leases import Leases, Message, Resources
+from dasktune.runtime.leases import Leases, Message
+from dasktune.runtime.offers import Resources, fits
 from dasktune.runtime.payload import Payload
-from dasktune.runtime.task import PAYLOADS, mend_allocator
+from dasktune.runtime.pulse import ended, heard, last_words
+from dasktune.runtime.task import PAYLOADS, TOPICS, keep_dask_off, mend_allocator
 from dasktune.units import Digest
 
 logger = logging.getLogger(__name__)
@@ -23,10 +27,14 @@ OPERATION = "dasktune"
 """What drivers send to the scheduler is under this name."""
 
 
+_REACHED_WITHIN_S = 0.5
+"""How long a process that is still there may take to accept a connection."""
+
+
 class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
     """Lease workers to drivers, and pass news between them."""
 
-    name = "dasktune-sharing-1"
+    name = "dasktune-sharing-2"
     idempotent = True
 
     def start(self, scheduler: Scheduler) -> None:
@@ -45,6 +53,21 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
     def remove_worker(self, scheduler: Scheduler, worker: str, **_facts: object) -> None:  # noqa: ARG002
         """Tell who had it that a worker is gone."""
         self._tell(self._leases.worker_left(worker))
+
+    def log_event(self, topic: str, msg: object) -> None:
+        """Tell who has a worker that it is about to go: it drains, was told to end, or paused.
+
+        Dask logs each change of a worker's status under the worker's address.
+        """
+        if not isinstance(msg, Mapping) or msg.get("action") != "worker-status-change":
+            return
+        state = self._scheduler.workers.get(topic)
+        if state is None:
+            return
+        if state.status.name == "running":
+            self._tell(self._leases.worker_joined(topic, dict(state.resources)))
+        else:
+            self._tell(self._leases.worker_leaving(topic))
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:  # noqa: ARG002
         """Take back what the drivers of a client that is gone had."""
@@ -65,8 +88,9 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
             case "running" if topic in self._running:
                 self._running[topic][facts["path"]] = facts["running"]
                 self._pass_on(topic, {"kind": "running", "path": facts["path"], **facts["running"]})
-                # All that others announced before has been passed on to this driver by now.
-                self._tell([(topic, {"kind": "announced", "path": facts["path"]})])
+                if facts["asks"]:
+                    # All that others announced before has been passed on to this driver by now.
+                    self._tell([(topic, {"kind": "announced", "path": facts["path"]})])
             case "ended" if topic in self._running:
                 self._running[topic].pop(facts["path"], None)
                 self._pass_on(topic, {"kind": "ended", "path": facts["path"]})
@@ -104,26 +128,38 @@ class _Fits:
         self._asked = asked
 
     def __call__(self, offered: Resources) -> bool:
-        return all(
-            offered.get(name, 0) >= amount
-            for name, amount in slot_resources(self._asked, offered).items()
-        )
+        return fits(self._asked, offered)
 
 
-def slot_resources(asked: Resources | None, offered: Resources) -> Resources:
-    """Return what a slot takes of a worker's resources; by default a GPU if it has one."""
-    if asked is not None:
-        return asked
-    return {"GPU": 1.0} if "GPU" in offered else {}
-
-
-def is_alone(client: Client) -> bool:
-    """Say whether a client is the only one that its cluster has now."""
-    return client.run_on_scheduler(_n_clients) <= 1  # type: ignore[no-any-return]
-
-
-def _n_clients(dask_scheduler: Scheduler) -> int:
+def n_clients(dask_scheduler: Scheduler) -> int:
+    """Return how many clients a cluster has now; run on its scheduler."""
     return sum(key != "fire-and-forget" for key in dask_scheduler.clients)
+
+
+async def ask_last_words(
+    worker: str, topic: str, dask_scheduler: Scheduler
+) -> list[tuple[int, bytes]]:
+    """Ask a worker that the scheduler has lost what came of its stages; run on the scheduler.
+
+    A process without a nanny that is told to end breaks its line to the scheduler at once, and
+    commits at its next step boundary all the same.
+
+    Args:
+        worker: Its address.
+        topic: Names the run.
+        dask_scheduler: Given by Dask.
+
+    Raises:
+        OSError: There is nobody.
+    """
+    comm = await connect(worker, timeout=_REACHED_WITHIN_S, **dask_scheduler.connection_args)
+    try:
+        answer = await send_recv(
+            comm, op="run", function=dumps(last_words), args=dumps((topic,)), wait=True
+        )
+    finally:
+        comm.abort()
+    return list(answer["result"]) if answer["status"] == "OK" else []
 
 
 class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -143,12 +179,22 @@ class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no ty
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002
         """Put the training code where tasks look for it."""
-        keep_libraries_off("dask", "distributed", "tornado")
+        keep_dask_off()
         PAYLOADS.update({(self.name, key): payload for key, payload in self._payloads.items()})
+        TOPICS.add(self.name)
         if self._mends:
             mend_allocator()
 
-    def teardown(self, worker: Worker) -> None:  # noqa: ARG002
-        """Forget it."""
+    async def teardown(self, worker: Worker) -> None:
+        """Forget it; on a worker that is told to end only after its stage has committed.
+
+        Dask closes the line to the scheduler right after. A stage notices at its next step that its
+        worker is closing; what it has committed is told to the driver while it still can be, and
+        the next attempt begins there.
+        """
+        if worker.status.name != "running":
+            await ended(self.name)
+            await heard(self.name)
+        TOPICS.discard(self.name)
         for digest in self._payloads:
             PAYLOADS.pop((self.name, digest), None)

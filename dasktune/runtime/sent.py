@@ -1,22 +1,26 @@
 """What a driver keeps of a path that it has sent to Dask, and how its tasks are named and read."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
-import cloudpickle
 from distributed import Client, Future
 
 from dasktune.plan.stage import Stage
+from dasktune.runtime.answers import events_of
+from dasktune.runtime.known import known_of
 from dasktune.runtime.others import Foreign
-from dasktune.runtime.stage import Outcome, floats, latest_stored
-from dasktune.runtime.task import Task, run_task
+from dasktune.runtime.payload import by_value
+from dasktune.runtime.stage import Outcome
+from dasktune.runtime.task import Task, outcome_from, run_task
 from dasktune.store.store import Store
 from dasktune.study.commands import RunPath
-from dasktune.study.events import StageFinished
-from dasktune.units import WorkerId
+from dasktune.study.events import Event, MetricsReported
+from dasktune.units import Digest, WorkerId
+
+_HELD = 32
+"""How many tasks that have answered are held; each would be a message to its worker by itself."""
 
 
 @dataclass(slots=True)
@@ -32,31 +36,44 @@ class SentPath:
     """What another driver is running that covers the first steps that are left."""
     n_announcing: int = 0
     """Announcements that the scheduler has not passed on yet."""
+    _as_bytes: dict[Digest, bytes] = field(default_factory=dict)
+
+    def as_bytes(self, stage: Stage) -> bytes:
+        """Return a stage of the path as others are told of it and a worker gets it."""
+        found = self._as_bytes.get(stage.key)
+        if found is None:
+            found = self._as_bytes[stage.key] = by_value(stage)
+        return found
 
 
 class Answers:
     """What tasks have published: it is there before Dask says that they are done."""
 
     def __init__(self) -> None:
-        self._by_stage: dict[tuple[int, str], Mapping[str, Any]] = {}
+        self._by_stage: dict[tuple[int, Digest], Outcome] = {}
         self._futures: list[Future] = []
+        self.are_new = False
+        """Whether there are futures that nobody has tried to release."""
 
-    def put(self, path: int, answer: Mapping[str, Any]) -> None:
+    def put(self, path: int, answer: bytes) -> None:
         """Keep an answer until its turn comes."""
-        self._by_stage[path, answer["key"]] = answer
+        outcome = outcome_from(answer)
+        self._by_stage[path, outcome.key] = outcome
 
     def take(self, path: int, stage: Stage) -> Outcome | None:
         """Return the answer to a stage, if it is there."""
-        answer = self._by_stage.pop((path, stage.key), None)
-        return None if answer is None else Outcome(**answer)
+        return self._by_stage.pop((path, stage.key), None)
 
     def let_go(self, future: Future) -> None:
-        """Release a future whose task has answered, once Dask knows that it is done."""
+        """Release a future whose task has answered, once there are many or time for it."""
         self._futures.append(future)
-        self.sweep()
+        self.are_new = True
+        if len(self._futures) >= _HELD:
+            self.sweep()
 
     def sweep(self, *, everything: bool = False) -> None:
         """Release the futures that are done; at the end all, as some never will be."""
+        self.are_new = False
         futures, self._futures = self._futures, []
         for future in futures:
             if everything or future.done():
@@ -68,33 +85,34 @@ class Answers:
 def outcome_of(stage: Stage, future: Future) -> Outcome:
     """Return what came of a task; one that Dask gave up has done nothing that is known of."""
     if future.status == "finished":
-        answer = dict(future.result())
-        answer.pop("is_through")
-        return Outcome(**answer)
+        return outcome_from(future.result())
     error = future.exception() if future.status == "error" else None
     if error is None or type(error).__name__ == "KilledWorker":
         return Outcome(key=stage.key, reached=stage.start)
     return Outcome(key=stage.key, reached=stage.start, error=f"{type(error).__name__}: {error}")
 
 
-def answer_from_store(path: int, stage: Stage, store: Store) -> StageFinished:
-    """Return the answer to a stage that somebody else may have trained, or a part of it."""
-    found = latest_stored(stage, store)
-    is_through = found is not None and found.key == stage.key
-    metrics = floats(found.metrics) if found is not None and is_through else None
-    if is_through and stage.evaluates and metrics is None:
-        found = None  # stored without metrics: to be evaluated
-    return StageFinished(
-        path=path,
-        stage=stage.key,
-        reached=stage.start if found is None else found.step,
-        metrics=metrics if stage.evaluates else None,
-        executed_steps=0,
+def answer_from_store(path: int, stage: Stage, store: Store) -> Iterator[Event]:
+    """Yield the answer to a stage that somebody else may have trained, or a part of it.
+
+    Up to the last stored state on the way to which no report is missing: what comes after is left
+    to a worker, who trains what is missing.
+    """
+    known = known_of(stage, store, looks_inside=True)
+    reached = known.usable()
+    for step, metrics in known.before(reached + 1).items():
+        yield MetricsReported(path=path, stage=stage.key, step=step, metrics=metrics)
+    if reached == stage.stop and not known.is_through:
+        reached = stage.start  # stored without metrics: to be evaluated
+    metrics_there = known.of_end if reached == stage.stop else None
+    yield from events_of(
+        path, stage, Outcome(key=stage.key, reached=reached, metrics=metrics_there)
     )
 
 
 def submit(
     client: Client,
+    path: SentPath,
     stage: Stage,
     task: Task,
     after: Future | WorkerId,
@@ -104,6 +122,7 @@ def submit(
 
     Args:
         client: Of the cluster.
+        path: That the stage is of.
         stage: Travels as bytes: the scheduler need not be able to read it.
         task: Where it belongs.
         after: The task of the stage before it, whose worker it follows; for the first stage of a
@@ -113,7 +132,7 @@ def submit(
     is_first = isinstance(after, str)
     return client.submit(
         run_task,
-        cloudpickle.dumps(stage),
+        path.as_bytes(stage),
         task,
         None if is_first else after,
         key=task_key(task.topic, task.path, stage),

@@ -6,20 +6,26 @@ what a process keeps between stages: the store, and the trainable that still hol
 Exactness: a stage that is not warm gets a fresh instance, `setup` with the values of step 0, and
 the stored state; before each step the global generators are seeded from (training seed, step).
 So where a history is cut, and who trains which part, leaves no trace in the states.
+
+Only what the store does not know is trained (`runtime.known`). Metrics of report steps that were
+passed are kept in the record of the state that the stage commits, so that a later stage, also of
+another study, tells them without training: they are told in order in any case, each with the
+metrics of the first time. Where some are missing, their steps are trained again from the latest
+stored state before each of them, and what follows goes on from the next stored one.
 """
 
 import time
 import traceback
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
-from math import nan
+from dataclasses import dataclass, field, replace
 
 from dasktune.errors import StageError
 from dasktune.plan.stage import Stage
 from dasktune.runtime.generators import SETUP, seed_generators, shielded_generators
+from dasktune.runtime.known import Known, floats, known_of
 from dasktune.runtime.payload import Payload, unpack
+from dasktune.runtime.pulse import Pulse
 from dasktune.store.medium import StoreFullError
-from dasktune.store.record import Record
 from dasktune.store.store import Store
 from dasktune.study.ports import Trainable
 from dasktune.units import Digest, Seconds, Step
@@ -38,7 +44,7 @@ class Order:
     """The training code."""
     looks_inside: bool = False
     """Whether states inside the stage may have been stored by somebody else: an earlier driver, or
-    another one now."""
+    another one now. Where its end is stored, they are looked for in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +52,14 @@ class Hooks:
     """What a stage asks and tells while it runs."""
 
     report: Callable[[Step, Mapping[str, float]], None]
-    """Told the metrics of report steps."""
+    """Told the metrics of report steps in order, whether they are taken now or were before."""
     should_stop: Callable[[], bool] = lambda: False
     """Asked before each step; True ends the stage there, with a commit."""
     wanted: Set[Digest] = frozenset()
     """States that somebody else wants, should the stage pass them: they are committed, with their
     metrics. Looked at after each step; it may grow meanwhile."""
+    pulse: Pulse = field(default_factory=Pulse)
+    """Told when a step begins and ends, so that others can tell that the stage gets on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +110,13 @@ def run_stage(order: Order, workplace: Workplace, hooks: Hooks) -> Outcome:
     """Run a stage; say what came of it, also when the user's code raises."""
     began_s = time.perf_counter()
     stage = order.stage
-    found = _found(stage, workplace.store)
-    if found is not None:
-        return found
+    known = known_of(stage, workplace.store, looks_inside=order.looks_inside)
+    passage = _Passage(order, workplace, hooks, known)
+    if not known.targets():
+        passage.tell(stage.stop)
+        return Outcome(key=stage.key, reached=stage.stop, metrics=known.of_end)
     try:
-        outcome = _train(order, workplace, hooks)
+        outcome = passage.run()
     except Exception as error:  # the user's code may raise anything; the others go on
         workplace.drop()
         return Outcome(
@@ -117,63 +127,144 @@ def run_stage(order: Order, workplace: Workplace, hooks: Hooks) -> Outcome:
             traceback=traceback.format_exc(),
             seconds=time.perf_counter() - began_s,
         )
-    return _timed(outcome, time.perf_counter() - began_s)
+    return replace(outcome, seconds=time.perf_counter() - began_s)
 
 
-def _found(stage: Stage, store: Store) -> Outcome | None:
-    """Answer from the store, if somebody has been here before."""
-    record = store.record(stage.key)
-    if record is None or (stage.evaluates and record.metrics is None) or stage.report_steps:
-        return None
-    metrics = floats(record.metrics) if stage.evaluates else None
-    return Outcome(key=stage.key, reached=stage.stop, metrics=metrics)
+class _Passage:
+    """A stage on its way from one step at which something is missing to the next."""
 
+    def __init__(self, order: Order, workplace: Workplace, hooks: Hooks, known: Known) -> None:
+        self._order = order
+        self._stage = order.stage
+        self._workplace = workplace
+        self._hooks = hooks
+        self._known = known
+        self._at = order.stage.start  # step of the state that is held
+        self._trainable: Trainable | None = None
+        self._lost: Digest | None = None
+        self._n_told = 0
+        self._n_executed = 0
+        self._has_taken = False  # metrics that no record has
+        self._since_s = 0.0  # when the training of what is held began
 
-def _train(order: Order, workplace: Workplace, hooks: Hooks) -> Outcome:
-    stage = order.stage
-    if stage.key_at(stage.stop) != stage.key:
-        raise StageError(
-            f"the schedules up to step {stage.stop} do not give the values here that they gave "
-            "where the study was described; a schedule must depend on the step alone"
+    def run(self) -> Outcome:
+        """Make what is missing, as far as it gets; commit it."""
+        stage = self._stage
+        if stage.key_at(stage.stop) != stage.key:
+            raise StageError(
+                f"the schedules up to step {stage.stop} do not give the values here that they "
+                "gave where the study was described; a schedule must depend on the step alone"
+            )
+        is_through = all(map(self._reach, self._known.targets()))
+        if self._lost is not None:
+            return Outcome(
+                key=stage.key,
+                reached=stage.start,
+                executed_steps=self._n_executed,
+                lost=self._lost,
+            )
+        reached = stage.stop if is_through else self._at
+        if is_through:
+            self.tell(stage.stop)
+        self._keep(reached)
+        return Outcome(
+            key=stage.key,
+            reached=reached,
+            metrics=self._known.of_end if is_through else None,
+            executed_steps=self._n_executed,
         )
-    start, start_key = _nearest(order, workplace.store)
-    trainable = _holding(order, workplace, start_key)
-    if trainable is None:
-        return Outcome(key=stage.key, reached=stage.start, lost=start_key)
-    began_s = time.perf_counter()
-    reached = _run_steps(order, workplace, trainable, start, hooks)
-    metrics = None
-    if reached == stage.stop and stage.evaluates:
-        metrics = evaluated(trainable)
-    key = stage.key if reached == stage.stop else stage.key_at(reached)
-    if reached > start:
-        facts = {**workplace.facts, "seconds": time.perf_counter() - began_s}
-        state = trainable.state_dict()
-        record = workplace.store.commit(key, reached, state, metrics=metrics, facts=facts)
-        if metrics is not None and record.metrics is not None:
-            metrics = floats(record.metrics)  # of the attempt that stands, if there was another
-    elif metrics is not None and start_key is not None:
-        workplace.store.add_metrics(key, metrics)
-    return Outcome(key=stage.key, reached=reached, metrics=metrics, executed_steps=reached - start)
 
+    def tell(self, step: Step) -> None:
+        """Tell the metrics of all report steps up to a step that were not told yet."""
+        due = self._stage.report_steps
+        while self._n_told < len(due) and due[self._n_told] <= step:
+            at = due[self._n_told]
+            self._hooks.report(at, self._known.metrics[at])
+            self._n_told += 1
 
-def _nearest(order: Order, store: Store) -> tuple[Step, Digest | None]:
-    """Return the last stored state of the stage, its own start if there is no later one."""
-    stage = order.stage
-    if order.looks_inside and not stage.report_steps:
-        record = latest_stored(stage, store)
-        if record is not None:
-            return record.step, record.key
-    return stage.start, stage.start_key
+    def _reach(self, target: Step) -> bool:
+        """Come to a step where something is missing, and take its metrics; False if stopped."""
+        begin = self._known.latest(target)
+        if self._trainable is None or begin > self._at:
+            self.tell(min(begin, target - 1))
+            key = self._known.key(begin)
+            self._trainable = _holding(self._order, self._workplace, key)
+            if self._trainable is None:
+                self._lost = key
+                return False
+            self._at, self._since_s = begin, time.perf_counter()
+        if not self._train(self._trainable, target):
+            return False
+        if target < self._stage.stop:
+            metrics = self._take(self._trainable)
+            if target == begin:
+                self._workplace.store.add_metrics(self._known.states[begin], metrics)
+            self.tell(target)
+        elif self._stage.evaluates:
+            self._take(self._trainable)
+        return True
 
+    def _take(self, trainable: Trainable) -> Mapping[str, float]:
+        """Return the metrics of what is held."""
+        known = self._known.metrics.get(self._at)
+        if known is None:
+            known = self._known.metrics[self._at] = evaluated(trainable)
+            self._has_taken = True
+        return known
 
-def latest_stored(stage: Stage, store: Store) -> Record | None:
-    """Return the record of the last state after the stage's start that is stored, if any."""
-    for step in range(stage.stop, stage.start, -1):
-        record = store.record(stage.key_at(step))
-        if record is not None:
-            return record
-    return None
+    def _train(self, trainable: Trainable, target: Step) -> bool:
+        """Train to a step; False if it had to stop at a step boundary before."""
+        stage, hooks, workplace = self._stage, self._hooks, self._workplace
+        seed = stage.family.training_seed
+        start, at = self._at, self._at
+        warm, workplace.warm = workplace.warm, None  # in between it holds no state that has a name
+        while at < target and not hooks.should_stop():
+            seed_generators(seed, at)
+            hooks.pulse.begin()
+            trainable.step(stage.configuration.at(at), at)
+            hooks.pulse.end()
+            at += 1
+            self._at = at
+            if at < target:
+                self.tell(at)
+            if hooks.wanted and at < stage.stop and stage.key_at(at) in hooks.wanted:
+                self._commit_in_passing(trainable)
+        self._n_executed += at - start
+        if warm is not None:
+            workplace.warm = (warm[0], warm[1] if at == start else stage.key_at(at), seed)
+        return at == target
+
+    def _commit_in_passing(self, trainable: Trainable) -> None:
+        metrics = self._take(trainable)
+        self._workplace.store.commit(
+            self._stage.key_at(self._at),
+            self._at,
+            trainable.state_dict(),
+            metrics=metrics,
+            facts=self._workplace.facts,
+            passed=self._known.before(self._at),
+        )
+
+    def _keep(self, reached: Step) -> None:
+        """Commit the state that was reached, or add to its record what is new."""
+        stage, known, store = self._stage, self._known, self._workplace.store
+        key, metrics = known.key(reached), known.metrics.get(reached)
+        if reached > stage.start and reached not in known.states:
+            assert key is not None
+            assert self._trainable is not None
+            seconds = time.perf_counter() - self._since_s
+            record = store.commit(
+                key,
+                reached,
+                self._trainable.state_dict(),
+                metrics=metrics,
+                facts={**self._workplace.facts, "seconds": seconds},
+                passed=known.before(reached),
+            )
+            if metrics is not None and record.metrics is not None:
+                known.metrics[reached] = floats(record.metrics)  # of the attempt that stands
+        elif key is not None and self._has_taken:
+            store.add_metrics(key, metrics, known.before(reached))
 
 
 def _holding(order: Order, workplace: Workplace, key: Digest | None) -> Trainable | None:
@@ -201,49 +292,6 @@ def _holding(order: Order, workplace: Workplace, key: Digest | None) -> Trainabl
     return trainable
 
 
-def _run_steps(
-    order: Order, workplace: Workplace, trainable: Trainable, start: Step, hooks: Hooks
-) -> Step:
-    """Train to the end of the stage, or to the step before which it must stop."""
-    stage = order.stage
-    seed = stage.family.training_seed
-    reports = set(stage.report_steps)
-    warm, workplace.warm = workplace.warm, None  # in between it holds no state that has a name
-    reached = start
-    while reached < stage.stop and not hooks.should_stop():
-        seed_generators(seed, reached)
-        trainable.step(stage.configuration.at(reached), reached)
-        reached += 1
-        if reached in reports:
-            hooks.report(reached, evaluated(trainable))
-        if hooks.wanted and reached < stage.stop and stage.key_at(reached) in hooks.wanted:
-            _commit_in_passing(stage, workplace, trainable, reached)
-    if warm is not None:
-        key = warm[1] if reached == start else stage.key_at(reached)
-        workplace.warm = (warm[0], key, seed)
-    return reached
-
-
-def _commit_in_passing(
-    stage: Stage, workplace: Workplace, trainable: Trainable, reached: Step
-) -> None:
-    metrics = evaluated(trainable)
-    workplace.store.commit(
-        stage.key_at(reached),
-        reached,
-        trainable.state_dict(),
-        metrics=metrics,
-        facts=workplace.facts,
-    )
-
-
-def floats(metrics: Mapping[str, float | None] | None) -> dict[str, float] | None:
-    """Return stored metrics as they were given: what was no number is one again."""
-    if metrics is None:
-        return None
-    return {name: nan if value is None else value for name, value in metrics.items()}
-
-
 def evaluated(trainable: Trainable) -> dict[str, float]:
     """Take the metrics of what a trainable holds; the global generators do not move.
 
@@ -268,14 +316,3 @@ def _number(name: object, value: object) -> float:
     if not isinstance(plain, int | float):
         raise StageError(f"evaluate() gave {name}: {value!r}; a metric must be a number")
     return float(plain)
-
-
-def _timed(outcome: Outcome, seconds: Seconds) -> Outcome:
-    return Outcome(
-        key=outcome.key,
-        reached=outcome.reached,
-        metrics=outcome.metrics,
-        executed_steps=outcome.executed_steps,
-        seconds=seconds,
-        lost=outcome.lost,
-    )

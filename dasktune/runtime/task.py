@@ -5,17 +5,22 @@ user's travels as bytes. One `Workplace` a process and store keeps the model in 
 stage to the next.
 """
 
+import asyncio
 import ctypes
+import importlib
 import os
 import pickle
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from distributed import get_worker
 
-from dasktune.runtime.payload import Payload
+from dasktune.runtime.generators import keep_libraries_off
+from dasktune.runtime.payload import Payload, early_imports
+from dasktune.runtime.pulse import LAST_WORDS, beating
 from dasktune.runtime.stage import Hooks, Order, Outcome, Workplace, run_stage
 from dasktune.units import Digest, Step
 
@@ -36,6 +41,8 @@ class Task:
     """The store, pickled: the same place for every worker."""
     payload: Digest
     """Which training code; `PAYLOADS` has it."""
+    code: Payload | None = None
+    """The training code itself, where workers could not be given it beforehand."""
     looks_inside: bool
     """Whether states inside a stage may have been stored by somebody else."""
 
@@ -43,17 +50,23 @@ class Task:
 PAYLOADS: dict[tuple[str, Digest], Payload] = {}
 """Training code that this process was given, by topic and digest: each run takes its own away."""
 
+TOPICS: set[str] = set()
+"""Runs whose training code this process has been given."""
+
 STOPPED: set[tuple[str, int]] = set()
 """Paths, by topic and number, that are to stop at their next step boundary."""
 
 WANTED: set[Digest] = set()
 """States that some other driver wants committed, should a stage pass them."""
 
+_CODE_WITHIN_S = 300.0
+_LOOK_EVERY_S = 0.02
+
 _WORKPLACES: dict[bytes, Workplace] = {}
 
 
-def run_task(stage_bytes: bytes, task: Task, previous: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Run a stage on a worker; return what came of it as plain data.
+def run_task(stage_bytes: bytes, task: Task, previous: bytes | None) -> bytes:
+    """Run a stage on a worker; return what came of it, as bytes: Dask measures all it is given.
 
     Args:
         stage_bytes: The stage, pickled by the driver.
@@ -62,8 +75,9 @@ def run_task(stage_bytes: bytes, task: Task, previous: Mapping[str, Any] | None)
             not get through, this one is not begun.
     """
     stage: Stage = pickle.loads(stage_bytes)
-    if previous is not None and not previous["is_through"]:
-        return {**_plain(Outcome(key=stage.key, reached=stage.start)), "is_through": False}
+    before = outcome_from(previous) if previous is not None else None
+    if before is not None and (before.error is not None or before.reached != stage.start):
+        return _as_bytes(Outcome(key=stage.key, reached=stage.start))
     worker = get_worker()
     key = worker.get_current_task()
 
@@ -80,14 +94,20 @@ def run_task(stage_bytes: bytes, task: Task, previous: Mapping[str, Any] | None)
             or known.state == "cancelled"  # the driver is gone, or has given the path up
         )
 
-    payload = PAYLOADS[task.topic, task.payload]
+    if task.code is not None:
+        keep_dask_off()
+    payload = task.code or PAYLOADS[task.topic, task.payload]
     order = Order(stage=stage, payload=payload, looks_inside=task.looks_inside)
-    hooks = Hooks(report=report, should_stop=should_stop, wanted=WANTED)
-    outcome = run_stage(order, _workplace(task.store), hooks)
-    # Published as well: news reach the driver several times faster than results of tasks.
-    answer = _plain(outcome)
-    worker.log_event(task.topic, {"kind": "outcome", "path": task.path, "answer": answer})
-    return {**answer, "is_through": outcome.error is None and outcome.reached == stage.stop}
+    with beating(task.topic, task.path) as pulse:
+        hooks = Hooks(report=report, should_stop=should_stop, wanted=WANTED, pulse=pulse)
+        outcome = run_stage(order, _workplace(task.store), hooks)
+        # Published as well: news reach the driver several times faster than results of tasks, and
+        # from a worker that is closing they are all that does.
+        answer = _as_bytes(outcome)
+        if worker.status.name != "running":
+            LAST_WORDS[task.topic, task.path] = answer
+        worker.log_event(task.topic, {"kind": "outcome", "path": task.path, "answer": answer})
+    return answer
 
 
 async def stop_path(topic: str, path: int) -> None:
@@ -103,14 +123,32 @@ async def want_state(key: Digest) -> None:
     WANTED.add(key)
 
 
-def read_proof(store: bytes, token: str) -> None:
-    """Make sure that this process reads in the store what the driver wrote there.
+async def read_proof(store: bytes, topic: str, *, waits_for_code: bool) -> None:
+    """Make sure that this process is ready for a run: it reads what the driver wrote in the store.
+
+    Args:
+        store: The store, pickled.
+        topic: Names the driver's run, and what it wrote.
+        waits_for_code: Whether the training code is on its way to all workers.
 
     Raises:
         BackendError: It does not.
+        TimeoutError: The training code does not come.
     """
+    async with asyncio.timeout(_CODE_WITHIN_S):
+        while waits_for_code and topic not in TOPICS:
+            await asyncio.sleep(_LOOK_EVERY_S)
+    await asyncio.to_thread(_import_early, topic)
     opened: Store = pickle.loads(store)  # from our own driver
-    opened.read_proof(token)
+    opened.read_proof(topic)
+
+
+def _import_early(topic: str) -> None:
+    """Import what a run will need, before it is given a stage: while other workers do as well."""
+    codes = [code for (of, _), code in list(PAYLOADS.items()) if of == topic]
+    for name in early_imports(codes):
+        with suppress(ImportError):  # the first stage will say so
+            importlib.import_module(name)
 
 
 def _workplace(store: bytes) -> Workplace:
@@ -120,18 +158,21 @@ def _workplace(store: bytes) -> Workplace:
     return _WORKPLACES[store]
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "key": outcome.key,
-        "reached": outcome.reached,
-        "metrics": dict(outcome.metrics) if outcome.metrics is not None else None,
-        "executed_steps": outcome.executed_steps,
-        "seconds": outcome.seconds,
-        "error": outcome.error,
-        "traceback": outcome.traceback,
-        "is_full": outcome.is_full,
-        "lost": outcome.lost,
-    }
+_FIELDS = tuple(field.name for field in fields(Outcome))
+
+
+def _as_bytes(outcome: Outcome) -> bytes:
+    return pickle.dumps({name: getattr(outcome, name) for name in _FIELDS})
+
+
+def outcome_from(answer: bytes) -> Outcome:
+    """Return what came of a stage, as `run_task` has returned or published it."""
+    return Outcome(**pickle.loads(answer))
+
+
+def keep_dask_off() -> None:
+    """Keep what a Dask worker does on other threads from drawing numbers that training would."""
+    keep_libraries_off("dask", "distributed", "tornado")
 
 
 # --- the process ----------------------------------------------------------------------------------

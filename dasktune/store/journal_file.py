@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Protocol
 
 from dasktune.errors import BackendError, InvalidStudyError
@@ -40,15 +42,19 @@ class Journal(Protocol):
         """
 
     def write(self, *lines: str) -> None:
-        """Append lines; the writer's death can't take them back, a power failure before `sync` can.
+        """Append lines; the writer's death can't take them back, a power failure before a sync can.
 
         Raises:
             InvalidStudyError: A line has a line break or a null character in it.
             BackendError: They could not be written; the journal is as it was.
         """
 
-    def sync(self) -> None:
-        """Make durable what was written."""
+    def sync_soon(self) -> None:
+        """Let what was written become durable while the caller goes on; `close` waits for it.
+
+        Raises:
+            BackendError: What was written earlier could not be made durable.
+        """
 
     def lines(self) -> Iterator[str]:
         """Yield the lines without their ends; nothing if there is no journal."""
@@ -64,6 +70,7 @@ class FileJournal:
         self._path = path
         self._descriptor: int | None = None
         self._size = 0
+        self._syncer: _Syncer | None = None
 
     def append(self, *lines: str) -> None:
         """Append lines, all with one sync; they are durable when it returns."""
@@ -73,11 +80,12 @@ class FileJournal:
         """Append lines; the writer's death cannot take them back, a power failure can."""
         self._append(lines, is_durable=False)
 
-    def sync(self) -> None:
-        """Make durable what was written."""
+    def sync_soon(self) -> None:
+        """Let what was written become durable while the caller goes on; `close` waits for it."""
         if self._descriptor is not None:
+            self._syncer = self._syncer or _Syncer(self._descriptor)
             with disk_errors("append to", self._path):
-                _sync(self._descriptor)
+                self._syncer.ask()
 
     def _append(self, lines: tuple[str, ...], *, is_durable: bool) -> None:
         data = _joined(lines)
@@ -104,10 +112,16 @@ class FileJournal:
         yield from _whole_lines(data[: _whole_bytes(data)], str(self._path))
 
     def close(self) -> None:
-        """Let go of the file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Let go of the file, once what was to be synced is."""
+        syncer, self._syncer = self._syncer, None
+        descriptor, self._descriptor = self._descriptor, None
+        try:
+            if syncer is not None:
+                with disk_errors("append to", self._path):
+                    syncer.end()
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
     def _opened(self) -> int:
         if self._descriptor is not None:
@@ -125,6 +139,41 @@ class FileJournal:
             os.ftruncate(descriptor, whole)
         self._descriptor, self._size = descriptor, whole
         return descriptor
+
+
+class _Syncer:
+    """Syncs a file in a thread of its own; what is asked for during a sync takes one more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._goes_on: SimpleQueue[bool] = SimpleQueue()
+        self._failure: OSError | None = None
+        self._thread = Thread(target=self._run, name="dasktune-journal", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Ask for a sync; raise what an earlier one has failed with."""
+        if self._failure is not None:
+            raise self._failure
+        self._goes_on.put(True)
+
+    def end(self) -> None:
+        """Wait for what was asked for; raise what it has failed with."""
+        self._goes_on.put(False)
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        goes_on = True
+        while goes_on and self._failure is None:
+            goes_on = self._goes_on.get()
+            while goes_on and not self._goes_on.empty():
+                goes_on = self._goes_on.get()
+            try:
+                _sync(self._descriptor)
+            except OSError as error:
+                self._failure = error
 
 
 class SegmentJournal:
@@ -165,7 +214,7 @@ class SegmentJournal:
         """Append lines: what an object store has taken is durable."""
         self.append(*lines)
 
-    def sync(self) -> None:
+    def sync_soon(self) -> None:
         """Do nothing: what was written is durable."""
 
     def lines(self) -> Iterator[str]:

@@ -4,6 +4,7 @@ Called by the store before anything becomes part of a path or of an object's key
 """
 
 import re
+from hashlib import sha256
 
 from dasktune.errors import InvalidStudyError
 from dasktune.units import Digest
@@ -67,3 +68,8 @@ def checked_name(name: object, what: str) -> str:
             "begin with a letter or digit"
         )
     return name
+
+
+def proof_of(token: str) -> bytes:
+    """Return what a store holds under the name of a proof."""
+    return sha256(f"dasktune-proof-1:{token}".encode()).hexdigest().encode()

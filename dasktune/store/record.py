@@ -2,6 +2,11 @@
 
 Written last and atomically, so a state is there if and only if its record is. A checksum over the
 record itself keeps a damaged metric from deciding a promotion.
+
+It also keeps the metrics of report steps that were passed on the way to the state: a key names the
+whole history behind it, so it names them as well, and they need no states of their own. Version 2
+is version 1 with these (`"passed"`: metrics by step, as text); a record that has none of them is
+written as version 1, byte for byte as ever.
 """
 
 import json
@@ -18,7 +23,11 @@ from dasktune.units import Digest, Seconds, Step
 Metrics: TypeAlias = Mapping[str, float | None]
 """What `evaluate()` gave, by name."""
 
-_VERSION = 1
+Passed: TypeAlias = Mapping[Step, Mapping[str, float | None]]
+"""Metrics of earlier states of a history, by step."""
+
+_VERSION = 2
+_VERSION_WITHOUT_PASSED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,9 @@ class Record:
     """Metrics of the state, if they were taken."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """How it was made: seconds, knobs, versions of libraries; whatever JSON can say."""
+    passed: Passed = field(default_factory=dict)
+    """Metrics that were reported on the way to it, by step: of states of the same history, most of
+    which are not stored."""
 
     @property
     def seconds(self) -> Seconds:
@@ -51,14 +63,20 @@ class Record:
             return self
         return replace(self, metrics={**(self.metrics or {}), **metrics})
 
+    def with_passed(self, passed: Passed) -> Self:
+        """Return the record with more reports from the way to it; of a step the first stands."""
+        if passed.keys() <= self.passed.keys():
+            return self
+        return replace(self, passed={**passed, **self.passed})
+
     def to_bytes(self) -> bytes:
         """Return the record as JSON.
 
         Raises:
             InvalidStudyError: A metric is no number, or JSON cannot say the facts.
         """
-        plain = {
-            "version": _VERSION,
+        plain: dict[str, object] = {
+            "version": _VERSION if self.passed else _VERSION_WITHOUT_PASSED,
             "key": self.key,
             "step": self.step,
             "sha256": self.sha256,
@@ -66,10 +84,13 @@ class Record:
             "metrics": None if self.metrics is None else _plain_metrics(self.metrics),
             "facts": dict(self.facts),
         }
+        if self.passed:
+            plain["passed"] = {str(t): _plain_metrics(each) for t, each in self.passed.items()}
         try:
             # There and back, as JSON makes text of keys that are none, which then sort otherwise.
-            plain = json.loads(_canonical(plain))
-            return _canonical({**plain, "check": _check(_canonical(plain))}).encode() + b"\n"
+            text = _canonical(json.loads(_canonical(plain)))
+            # The name comes first in the order of names, so what follows stays as it is.
+            return f'{{"check":"{_check(text)}",{text[1:]}\n'.encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidStudyError(
                 f"facts are {self.facts!r:.200}; they must be what JSON can say: {error}"
@@ -89,15 +110,16 @@ class Record:
             if check != _check(_canonical(plain)):
                 raise ValueError("its checksum does not fit")
             version = plain.pop("version")
-            if version != _VERSION:
+            if version not in (_VERSION, _VERSION_WITHOUT_PASSED):
                 raise BackendError(
                     f"a record in the store has version {version!r}, and this dasktune reads "
-                    f"{_VERSION}: use the dasktune that wrote it, or a newer one"
+                    f"up to {_VERSION}: use the dasktune that wrote it, or a newer one"
                 )
             metrics = plain.pop("metrics")
             if metrics is not None:
-                metrics = {name: _number(value) for name, value in metrics.items()}
-            record = cls(metrics=metrics, **plain)
+                metrics = _numbers(metrics)
+            passed = {int(t): _numbers(each) for t, each in plain.pop("passed", {}).items()}
+            record = cls(metrics=metrics, passed=passed, **plain)
             checked_key(record.key)
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{error!r}") from error
@@ -123,12 +145,30 @@ def checked_metrics(metrics: Mapping[Any, object] | None) -> Metrics | None:
     return checked
 
 
+def checked_passed(passed: Mapping[Any, Mapping[Any, object]] | None) -> Passed:
+    """Return reports by step as plain numbers.
+
+    Raises:
+        InvalidStudyError: A step is no whole number, or a metric no number.
+    """
+    checked: dict[Step, Metrics] = {}
+    for step, metrics in (passed or {}).items():
+        if type(step) is not int or step < 1:
+            raise InvalidStudyError(f"step {step!r} was passed; it must be a whole number above 0")
+        checked[step] = checked_metrics(metrics) or {}
+    return checked
+
+
 def _plain_metrics(metrics: Metrics) -> dict[str, object]:
     # JSON has no word for infinities and NaN.
     return {
         name: repr(value) if isinstance(value, float) and not isfinite(value) else value
         for name, value in metrics.items()
     }
+
+
+def _numbers(metrics: Mapping[str, object]) -> Metrics:
+    return {name: _number(value) for name, value in metrics.items()}
 
 
 def _number(value: object) -> float | None:

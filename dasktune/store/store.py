@@ -3,7 +3,7 @@
 Called by stages (commit, load), the driver (journal, lock, eviction) and the command line. Below:
 
     states/KEY.SHA256.state     a blob: a state as `store.codec` writes it; never changed
-    states/KEY.json             the record: which blob stands for the key, metrics, facts
+    states/KEY.json             the record: which blob stands for the key, metrics on the way, facts
     timelines/STUDY.jsonl       the journal of a study; on object stores STUDY/NUMBER.jsonl
     locks/STUDY.lock            who drives a study; on object stores STUDY/NUMBER.json
     pins/STUDY.json             states that a study wants kept, such as its best
@@ -39,11 +39,12 @@ from dasktune.store.names import (
     checked_name,
     key_of,
     proof_name,
+    proof_of,
     record_name,
 )
 from dasktune.store.objects import Objects
 from dasktune.store.pins import PINS, pins_from_bytes, pins_name, pins_to_bytes
-from dasktune.store.record import Metrics, Record, checked_metrics
+from dasktune.store.record import Metrics, Passed, Record, checked_metrics, checked_passed
 from dasktune.units import Digest, Seconds, Step
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Store:
             url: A folder, or whatever fsspec knows, such as `s3://bucket/prefix`.
             limit_bytes: How large the states may be together before `evict` drops some; by
                 default there is no limit.
-            storage_options: What fsspec's file system is told, such as credentials.
+            storage_options: What fsspec's file system is told, such as credentials; workers get it.
             allow_pickle: Keep in states what only pickle can keep, and unpickle what others kept
                 so, which can execute anything: only for stores that you alone can write to.
 
@@ -105,6 +106,7 @@ class Store:
         *,
         metrics: Metrics | None = None,
         facts: Mapping[str, Any] | None = None,
+        passed: Passed | None = None,
     ) -> Record:
         """Keep a state; it is durable when this returns.
 
@@ -114,6 +116,7 @@ class Store:
             state: What the codec takes; not None.
             metrics: Of the state, if they were taken.
             facts: How it was made; `seconds` is what it costs to make it again.
+            passed: Metrics of earlier states of its history, by step.
 
         Returns:
             The record that stands: an earlier one, if another attempt has committed the key.
@@ -123,26 +126,28 @@ class Store:
             StoreFullError: There is no room; nothing was written.
             BackendError: The store cannot be written to.
         """
-        checked_key(key)
         if state is None:
             raise StageError("state is None; state_dict() must return it, or {} if there is none")
         encoding = Encoding(state, allow_pickle=self._allow_pickle)
         # The record is made first with no blob, so that wrong facts are found before the work.
         record = Record(
-            key=key,
+            key=checked_key(key),
             step=step,
             sha256="",
             size_bytes=encoding.size_bytes,
             metrics=checked_metrics(metrics),
             facts=dict(facts or {}),
+            passed=checked_passed(passed),
         )
         record.to_bytes()
         with self._medium.writing():
             digest = self._medium.write(encoding, lambda digest: blob_name(key, digest))
             return self._publish(replace(record, sha256=digest))
 
-    def add_metrics(self, key: Digest, metrics: Metrics) -> Record:
-        """Record metrics of a stored state; those that it has stay.
+    def add_metrics(
+        self, key: Digest, metrics: Metrics | None = None, passed: Passed | None = None
+    ) -> Record:
+        """Record metrics of a stored state, and of states on the way to it; others stay.
 
         Raises:
             BackendError: There is no such state, or the store cannot be written to.
@@ -150,7 +155,7 @@ class Store:
         record = self.record(key)
         if record is None:
             raise BackendError(f"there is no state {key!r} in {self.url!r} to have metrics")
-        more = record.with_metrics(checked_metrics(metrics))
+        more = record.with_metrics(checked_metrics(metrics)).with_passed(checked_passed(passed))
         with self._medium.writing():
             self._medium.put(record_name(key), more.to_bytes())
         return more
@@ -340,7 +345,7 @@ class Store:
     def write_proof(self, token: str) -> None:
         """Write something that only who shares this store can read."""
         with self._medium.writing():
-            self._medium.put(proof_name(token), _proof(token))
+            self._medium.put(proof_name(token), proof_of(token))
 
     def read_proof(self, token: str) -> None:
         """Make sure that this process reads what another wrote with the same token.
@@ -348,7 +353,7 @@ class Store:
         Raises:
             BackendError: It does not: the store is not shared.
         """
-        if self._medium.read(proof_name(token)) != _proof(token):
+        if self._medium.read(proof_name(token)) != proof_of(token):
             raise BackendError(
                 f"this process does not find in {self.url!r} what another has written there: give "
                 "a store that every worker reaches, such as a folder on a shared disk or a bucket"
@@ -365,14 +370,13 @@ class Store:
             return record
         if standing.sha256 != record.sha256:
             return standing
-        merged = standing.with_metrics(record.metrics)
+        merged = standing.with_metrics(record.metrics).with_passed(record.passed)
         if merged.to_bytes() != standing.to_bytes():
             self._medium.put(name, merged.to_bytes())
         return merged
 
     def _has_blob(self, record: Record) -> bool:
-        name = blob_name(record.key, record.sha256)
-        return self._medium.size_bytes(name) == record.size_bytes
+        return self._medium.size_bytes(blob_name(record.key, record.sha256)) == record.size_bytes
 
     def _digest_of(self, key: Digest) -> str | None:
         record = self.record(key)
@@ -394,7 +398,3 @@ def _opened(
     url: str, limit_bytes: int | None, options: Mapping[str, Any], allow_pickle: bool
 ) -> Store:
     return Store(url, limit_bytes=limit_bytes, storage_options=options, allow_pickle=allow_pickle)
-
-
-def _proof(token: str) -> bytes:
-    return sha256(f"dasktune-proof-1:{token}".encode()).hexdigest().encode()

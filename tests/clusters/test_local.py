@@ -33,8 +33,8 @@ def test_a_study_on_workers_of_our_own(tmp_path: Path, monkeypatch: pytest.Monke
     }
 
     @contextmanager
-    def looked_at(n_workers: int | None) -> Iterator[Client]:
-        with local_workers(n_workers) as client:
+    def looked_at(n_workers: int | None, **options: Any) -> Iterator[Client]:  # noqa: ANN401
+        with local_workers(n_workers, **options) as client:
             scheduler: Any = client.cluster.scheduler
             workers = scheduler.workers.values()
             seen["slots"] = [worker.nthreads for worker in workers]
@@ -66,6 +66,12 @@ def test_a_study_on_workers_of_our_own(tmp_path: Path, monkeypatch: pytest.Monke
     facts = [record.facts for record in store.records()]
     assert {fact["trim_threshold"] for fact in facts} == {str(1 << 30)}
     assert all(not Path(f"/proc/{pid}").exists() for pid in seen["pid"])
+
+
+@pytest.mark.cluster
+def test_workers_import_what_they_are_told_to_while_they_start() -> None:
+    with local_workers(1, imports=["colorsys"]) as client:
+        assert list(client.run(eval, "'colorsys' in __import__('sys').modules").values()) == [True]
 
 
 def test_a_number_of_workers_that_cannot_be_is_refused() -> None:

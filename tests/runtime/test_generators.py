@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from dasktune.runtime import generators
 from dasktune.runtime.generators import (
     SETUP,
     keep_libraries_off,
@@ -51,6 +52,18 @@ def test_torch_is_seeded_where_it_is_loaded() -> None:
     second = torch.rand(2).tolist()
     seed_generators(3, 4)
     assert torch.rand(4).tolist() == first + second
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("has_devices", [True, False])
+def test_torch_draws_the_same_with_devices_and_without(
+    monkeypatch: pytest.MonkeyPatch, *, has_devices: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(generators, "_has_devices", lambda: has_devices)
+    seed_generators(3, 4)
+    assert torch.initial_seed() == 6112854359223626493
+    assert torch.rand(1).item() == 0.18912887573242188
 
 
 def test_evaluation_moves_nothing_also_if_it_raises() -> None:

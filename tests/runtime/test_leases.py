@@ -26,10 +26,13 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.leases = Leases()
         self.workers: dict[str, Mapping[str, float]] = {}
+        self.going: dict[str, Mapping[str, float]] = {}
+        """Workers that are about to go, and may yet stay."""
         self.held: dict[str, set[str]] = {}
         self.wants: dict[str, bool] = {}
         self.gpu_drivers: set[str] = set()
         self.recalls: deque[Message] = deque()
+        self.returning: deque[tuple[str, str]] = deque()
         self.n = 0
 
     def hear(self, messages: Iterable[Message]) -> None:
@@ -45,6 +48,9 @@ class Machine(RuleBasedStateMachine):
                     self.held[topic].add(worker)
                 case "gone":
                     self.held[topic].remove(message["worker"])
+                case "leaving":
+                    assert message["worker"] in self.held[topic]
+                    self.returning.append((topic, message["worker"]))
                 case "recall":
                     self.recalls.append((topic, message))
                 case kind:
@@ -74,6 +80,32 @@ class Machine(RuleBasedStateMachine):
         messages = self.leases.worker_left(worker)
         del self.workers[worker]
         self.hear(messages)
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def worker_is_about_to_go(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.workers)))
+        self.going[worker] = self.workers.pop(worker)
+        self.hear(self.leases.worker_leaving(worker))
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data(), stays=st.booleans())
+    def worker_goes_or_stays(self, data: st.DataObject, stays: bool) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.going)))
+        resources = self.going.pop(worker)
+        if stays:
+            self.workers[worker] = resources
+            self.hear(self.leases.worker_joined(worker, resources))
+        else:
+            self.hear(self.leases.worker_left(worker))
+
+    @precondition(lambda self: self.returning)
+    @rule()
+    def worker_is_returned(self) -> None:
+        topic, worker = self.returning.popleft()
+        if worker in self.held.get(topic, ()):
+            self.held[topic].discard(worker)
+            self.hear(self.leases.returned(topic, worker))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -109,7 +141,7 @@ class Machine(RuleBasedStateMachine):
     def a_worker_is_leased_once_and_only_while_it_is_there(self) -> None:
         leased = [worker for held in self.held.values() for worker in held]
         assert len(leased) == len(set(leased))
-        assert set(leased) <= set(self.workers)
+        assert set(leased) <= {*self.workers, *self.going}
 
     @invariant()
     def no_worker_is_free_that_somebody_wants(self) -> None:

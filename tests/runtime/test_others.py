@@ -11,6 +11,7 @@ from dasktune.plan.history import changes, key_of, tokens_at
 from dasktune.plan.keys import Family, extended, first_link
 from dasktune.plan.stage import Stage
 from dasktune.runtime.others import Foreign, Others
+from dasktune.runtime.payload import by_value
 from dasktune.space.configuration import Configuration
 from dasktune.study.commands import RunPath
 from dasktune.units import Digest, WorkerId
@@ -56,8 +57,8 @@ def announce(others: Others, number: int, stages: Sequence[Stage]) -> None:
         is_warm=False,
         reason="",
     )
-    plain = Foreign.plain(command, stages)
-    assert isinstance(plain["stages"], bytes)
+    plain = Foreign.plain(command, map(by_value, stages))
+    assert isinstance(plain["stages"], list)
     others.begin("them", number, str(plain["worker"]), plain["stages"])
 
 

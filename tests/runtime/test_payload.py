@@ -1,21 +1,45 @@
 """Training code as bytes: by value to others, and as it is to the process that has it."""
 
+import asyncio
 import importlib
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
 
 import dasktune as dt
-from dasktune.runtime.payload import Payload, pack, travelling_by_value, unpack
+from dasktune.runtime.payload import (
+    Payload,
+    by_value,
+    early_imports,
+    pack,
+    travelling_by_value,
+    unpack,
+)
 from dasktune.runtime.plugins import TrainingCode
 from dasktune.runtime.task import PAYLOADS
+from dasktune.units import Digest
 from tests.runtime.trainables import Walk
 from tests.worlds import small_study
+
+
+def test_what_is_ours_travels_as_cloudpickle_would_send_it() -> None:
+    for thing in (dt.constant(0.1), [dt.cosine(0.1, 3)], {"x": dt.choice([1, 2])}, small_study):
+        with travelling_by_value():
+            assert by_value(thing) == cloudpickle.dumps(thing)
+
+
+def test_torch_is_imported_early_where_training_code_names_it() -> None:
+    pytest.importorskip("torch")
+    plain, with_torch = Payload(b"numpy", Digest("1")), Payload(b"\x8c\x05torch", Digest("2"))
+
+    assert early_imports([plain]) == ()
+    assert early_imports([plain, with_torch]) == ("dasktune.torch.warm",)
 
 
 class Rate:
@@ -108,9 +132,10 @@ def test_the_code_of_a_run_stays_until_the_last_run_that_uses_it_has_left() -> N
     two = TrainingCode("two", {payload.digest: payload}, mends=False)
     one.setup(None)
     two.setup(None)
-    one.teardown(None)
+    worker = SimpleNamespace(status=SimpleNamespace(name="running"))
+    asyncio.run(one.teardown(worker))
     assert [PAYLOADS[each] for each in PAYLOADS if each[1] == payload.digest] == [payload]
-    two.teardown(None)
+    asyncio.run(two.teardown(worker))
     assert not [each for each in PAYLOADS if each[1] == payload.digest]
 
 

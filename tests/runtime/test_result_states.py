@@ -56,6 +56,6 @@ def test_a_state_that_was_only_reported_in_passing_is_said_not_to_be_stored(tmp_
 def test_rows_hold_what_each_trial_was_and_gave(tmp_path: Path) -> None:
     result = dt.run(summing(dt.FullTraining(4)), store=tmp_path, workers=0)
     assert [(row["hp.lr"], row["metric.total"], row["steps"]) for row in result.rows()] == [
-        ("0.5", 2.0, 4),
-        ("1.0", 4.0, 4),
+        (0.5, 2.0, 4),
+        (1.0, 4.0, 4),
     ]

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SpecCluster]:
-    with cluster_of({"mine": 1}, {}, {}, {}) as cluster:
+    with cluster_of({"mine": 1}, {"yours": 1}, {}, {}) as cluster:
         yield cluster
 
 
@@ -123,6 +123,23 @@ def test_a_later_stage_of_a_path_may_be_what_another_runs(cluster: SpecCluster, 
         for driver in (*first, *second):
             assert driver.end().startswith("completed")
     assert {t for t, *_ in notes.repeated} <= {5}
+    assert_all_exact(states, one, two)
+
+
+def test_a_driver_whose_steps_another_trains_does_something_else_meanwhile(plan: Plan) -> None:
+    one = replace(plan, resources={"mine": 1})
+    two = replace(one, name="two", resources={"yours": 1})
+    states = states_of(one)
+    notes = Notes(Path(plan.folder))
+    with driving(one) as first, ExitStack() as stack:
+        with notes.held(1):
+            notes.wait_for(1, 1)
+            second = stack.enter_context(driving(two))
+            calls = notes.wait_for(2, 1)
+            assert len({call.pid for call in calls}) == len({call.values for call in calls}) == 2
+        for driver in (*first, *second):
+            assert driver.end().startswith("completed")
+    assert not notes.repeated
     assert_all_exact(states, one, two)
 
 

@@ -385,7 +385,7 @@ def worker_of(resources: Mapping[str, float], *, nthreads: int = 1) -> dict[str,
 
 def leased(cluster: SpecCluster) -> dict[str, set[str]]:
     """Who has leased which workers, by driver, as the scheduler knows it."""
-    plugin = cluster.scheduler.plugins.get("dasktune-sharing-1")
+    plugin = cluster.scheduler.plugins.get("dasktune-sharing-2")
     drivers: Sequence[Any] = [] if plugin is None else list(plugin._leases._drivers.values())
     return {driver.topic: set(driver.workers) for driver in drivers}
 

@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 import dasktune as dt
 from dasktune.samplers.sampler import Sampler, SamplerContext, SamplerRun
 from dasktune.space import SearchSpace
+from dasktune.testing import SamplerContract
+from dasktune.testing.life import draw_all
 from dasktune.tuners.tuner import Tuner
-from tests.contracts import SamplerContract, draw_all
 from tests.scheduling.untrained import Untrained
 from tests.space.strategies import finite_spaces
 
 
 class TestGridIsASampler(SamplerContract):
     sampler = dt.Grid()
+    spaces = finite_spaces
+    takes_continuous = False
 
 
 def test_the_last_name_changes_fastest() -> None:

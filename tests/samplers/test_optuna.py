@@ -32,9 +32,10 @@ import dasktune as dt
 from dasktune.samplers.sampler import EarlierTrial, SamplerContext, SamplerRun
 from dasktune.space import Point, SearchSpace
 from dasktune.study.header import read_header, write_header
+from dasktune.testing import SamplerContract
+from dasktune.testing.life import draw_all, no_steps
 from dasktune.trial import Report, TrialStatus
 from dasktune.tuners.tuner import Tuner
-from tests.contracts import SamplerContract, draw_all, no_steps
 from tests.scheduling.untrained import Untrained
 
 TRIAL_STATUSES = [

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 import dasktune as dt
 from dasktune.samplers.sampler import SamplerContext, SamplerRun
 from dasktune.space import Point, SearchSpace
-from tests.contracts import SamplerContract, draw_all, no_steps
+from dasktune.testing import SamplerContract
+from dasktune.testing.life import draw_all, no_steps
+from tests.space.strategies import finite_spaces
 
 
 class TestRandomIsASampler(SamplerContract):
     sampler = dt.Random()
+    spaces = finite_spaces
 
 
 def start(space: Mapping[str, object], n_trials: int = 100, seed: int = 0) -> SamplerRun:

@@ -127,6 +127,49 @@ class StoreContract:
         assert record.facts == FACTS
         assert number_in(store.load(KEY)) == 1
 
+    def test_what_was_reported_on_the_way_comes_back_to_the_bit(self, store: Store) -> None:
+        passed: dict[int, dict[str, float | None]] = {
+            2: {"loss": inf, "accuracy": 0.1 + 0.2},
+            10: {"loss": -inf, "accuracy": -0.0},
+            9: {"loss": np.float64(1e-320), "accuracy": None},
+            3: {},
+        }
+        record = store.commit(KEY, 12, state_of(1), metrics={"loss": 0.5}, passed=passed)
+
+        assert store.record(KEY) == record
+        assert record.passed == passed
+        assert repr(record.passed[10]["accuracy"]) == "-0.0"
+        assert record.metrics == {"loss": 0.5}
+        store.commit(OTHER, 12, state_of(1), passed={1: {"loss": nan}})
+        other = store.record(OTHER)
+        assert other is not None
+        assert isnan(other.passed[1]["loss"] or 0)
+
+    def test_of_what_was_reported_on_the_way_the_first_stands_and_more_is_added(
+        self, store: Store
+    ) -> None:
+        store.commit(KEY, 9, state_of(1), facts=FACTS, passed={2: {"loss": 2.0}})
+        store.commit(KEY, 9, state_of(1), passed={2: {"loss": 0.0}, 4: {"loss": 4.0}})
+        store.commit(KEY, 9, state_of(2), passed={5: {"loss": 5.0}})  # another state
+        store.commit(KEY, 9, state_of(1))
+        more = store.add_metrics(KEY, passed={4: {"loss": 0.0}, 6: {"loss": 6.0}})
+        record = store.add_metrics(KEY, {"loss": 9.0})
+
+        assert record == store.record(KEY)
+        assert record.passed == more.passed == {t: {"loss": float(t)} for t in (2, 4, 6)}
+        assert (record.metrics, record.facts) == ({"loss": 9.0}, FACTS)
+        assert more.metrics is None
+
+    @pytest.mark.parametrize(
+        "passed", [{"1": {"loss": 0.5}}, {0: {}}, {True: {}}, {1.0: {}}, {1: {"loss": "0.5"}}]
+    )
+    def test_what_was_not_reported_at_a_step_is_refused(
+        self, store: Store, passed: Anything
+    ) -> None:
+        with pytest.raises(InvalidStudyError, match=r"passed|metric"):
+            store.commit(KEY, 1, state_of(1), passed=passed)
+        assert blob_names(store) == []
+
     def test_metrics_of_an_absent_state_are_refused(self, store: Store) -> None:
         with pytest.raises(BackendError, match=KEY):
             store.add_metrics(KEY, {"loss": 0.5})
@@ -233,10 +276,11 @@ class StoreContract:
         self, store: Store, caplog: pytest.LogCaptureFixture
     ) -> None:
         name = f"states/{KEY}.json"
-        store.commit(KEY, 1, state_of(1), metrics={"loss": 0.5})
+        store.commit(KEY, 3, state_of(1), metrics={"loss": 0.5}, passed={2: {"loss": 0.25}})
         good = files_of(store).read(name)
         assert good is not None
         bad = [b"", b"null", b"[]", b"{}", b"\xff", good[:-9], good.replace(b"0.5", b"0.6")]
+        bad += [good.replace(b"0.25", b"0.35"), good.replace(b'"2"', b'"1"')]
         store.commit(OTHER, 1, state_of(1))
         other = files_of(store).read(f"states/{OTHER}.json")
         assert other is not None
@@ -255,7 +299,7 @@ class StoreContract:
         store.commit(KEY, 1, state_of(1))
         record = files_of(store).read(f"states/{KEY}.json")
         assert record is not None
-        files_of(store).put(f"states/{KEY}.json", _of_version_2(record))
+        files_of(store).put(f"states/{KEY}.json", _of_version_3(record))
 
         with pytest.raises(BackendError, match=r"newer"):
             store.load(KEY)
@@ -344,10 +388,10 @@ class StoreContract:
         journal.append("first")
         journal.write("second", "third")
         assert list(store.journal("written").lines()) == ["first", "second", "third"]
-        journal.sync()
+        journal.sync_soon()
         journal.append("fourth")
         journal.close()
-        journal.sync()
+        journal.sync_soon()
         assert list(store.journal("written").lines()) == ["first", "second", "third", "fourth"]
 
     def test_a_journal_that_is_opened_again_goes_on(self, store: Store) -> None:
@@ -438,8 +482,8 @@ def _emptied(data: bytes) -> bytes:
     return data[:0]
 
 
-def _of_version_2(record: bytes) -> bytes:
-    plain = json.loads(record) | {"version": 2, "new": 1}
+def _of_version_3(record: bytes) -> bytes:
+    plain = json.loads(record) | {"version": 3, "new": 1}
     del plain["check"]
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return json.dumps(plain | {"check": sha256(text.encode()).hexdigest()}).encode()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dasktune.errors import BackendError, InvalidStudyError
+from dasktune.store import local_files
 from dasktune.store.journal_file import FileJournal
 from dasktune.store.local_files import LocalFiles
 from dasktune.store.medium import StoreFullError
@@ -149,6 +150,45 @@ def test_a_line_is_written_and_synced_at_once(
     assert first[-3:] == ["fsync timelines", "write jsonl", "fdatasync jsonl"]
     assert third == ["write ?", "fdatasync ?"]  # the file was opened before
     second.close()
+
+
+def test_what_is_to_be_synced_soon_is_synced_when_the_journal_is_closed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = store.journal("study")
+    journal.append("one")
+
+    def write_all() -> None:
+        for line in ("two", "three"):
+            journal.write(line)
+            journal.sync_soon()
+        journal.close()
+
+    calls = calls_of(write_all, monkeypatch)
+
+    written = [call for call in calls if call.startswith("write")]
+    assert len(written) == 2
+    assert calls.index("write ?") == 0  # before anything is synced
+    assert calls[-1].split()[0] in ("fdatasync", "fsync")  # after all that was written
+    assert list(store.journal("study").lines()) == ["one", "two", "three"]
+
+
+def test_a_late_sync_that_fails_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "bad disk")
+
+    journal = store.journal("study")
+    journal.append("one")
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, fail)
+
+    journal.sync_soon()
+    with pytest.raises(BackendError, match="bad disk"):
+        journal.close()
+
+    journal.sync_soon()  # nothing is open
+    journal.close()
+    assert list(journal.lines()) == ["one"]
 
 
 def test_new_folders_are_synced_into_those_above(
@@ -290,7 +330,7 @@ def test_a_disk_that_does_not_answer_is_not_taken_for_an_empty_one(
     def fail(*_: object) -> bytes:
         raise OSError(errno.ESTALE, "stale handle")
 
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr(local_files, "FileIO", fail)
 
     for call in (store.record, store.load):
         with pytest.raises(BackendError, match=r"stale handle"):

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from math import inf
 
+from dasktune.testing.moves import Answer
 from dasktune.trial import Report, Request
 from dasktune.tuners.rungs import Ties
 from dasktune.units import Step
-from tests.contracts import Answer
 
 Told = tuple[float, object, int]
 """Score, branch and number of a trial that has finished a rung."""

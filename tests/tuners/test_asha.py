@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune.testing import TunerContract
+from dasktune.testing.moves import Ask, End
+from dasktune.testing.play import Play
 from dasktune.trial import Report, TrialStatus
 from dasktune.tuners.rungs import Ties
 from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
-from tests.contracts import Ask, End, Play, TunerContract
 from tests.scheduling.untrained import Untrained
 from tests.tuners.naive import Rungs, requested
 
@@ -28,6 +30,8 @@ def ashas(draw: st.DrawFn) -> dt.ASHA:
 
 
 class TestAshaIsATuner(TunerContract):
+    leaves_paused = True
+
     @staticmethod
     def tuners() -> st.SearchStrategy[Tuner]:
         return ashas()

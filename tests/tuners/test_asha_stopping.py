@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune.testing import TunerContract
+from dasktune.testing.moves import Ask, End
+from dasktune.testing.play import Play
 from dasktune.trial import Ending, Report, TrialStatus
 from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
-from tests.contracts import Ask, End, Play, TunerContract
 from tests.tuners.naive import requested
 from tests.worlds import small_study
 

@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune.testing import TunerContract
+from dasktune.testing.moves import Ask, End
+from dasktune.testing.play import Play
 from dasktune.trial import Report
 from dasktune.tuners.rungs import Ties
 from dasktune.tuners.tuner import Tuner, TunerContext
-from tests.contracts import Ask, End, Play, TunerContract
 from tests.tuners.naive import Rungs, requested
 from tests.worlds import small_study
 
@@ -28,6 +30,8 @@ def async_hyperbands(draw: st.DrawFn) -> dt.AsyncHyperband:
 
 
 class TestAsyncHyperbandIsATuner(TunerContract):
+    leaves_paused = True
+
     @staticmethod
     def tuners() -> st.SearchStrategy[Tuner]:
         return async_hyperbands()

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune.testing import TunerContract
 from dasktune.trial import Report, TrialStatus
 from dasktune.tuners.tuner import Tuner, TunerContext
-from tests.contracts import TunerContract
 
 
 @st.composite

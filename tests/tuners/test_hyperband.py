@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 import dasktune as dt
 from dasktune.study.commands import AskTrial
+from dasktune.testing import TunerContract
+from dasktune.testing.moves import Ask, End
+from dasktune.testing.play import Play
 from dasktune.trial import Report, TrialStatus
 from dasktune.tuners.rungs import Ties
 from dasktune.tuners.tuner import Tuner, TunerContext
-from tests.contracts import Ask, End, Play, TunerContract
 from tests.tuners.naive import Halved, requested
 from tests.worlds import small_study
 

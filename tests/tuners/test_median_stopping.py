@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 import dasktune as dt
 from dasktune.study.commands import StopPath
 from dasktune.study.events import StageFinished
+from dasktune.testing import TunerContract
+from dasktune.testing.moves import Ask, End
+from dasktune.testing.play import Play
 from dasktune.trial import Ending, Report, TrialStatus
 from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
-from tests.contracts import Ask, End, Play, TunerContract
 from tests.plays import Play as World
 from tests.plays import rolled
 from tests.tuners.naive import requested

@@ -15,9 +15,9 @@ from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, Successive
 from optuna.trial import TrialState
 
 import dasktune as dt
+from dasktune.testing.laws import SCORES
 from dasktune.trial import Report
 from dasktune.tuners.tuner import TunerContext, TunerRun
-from tests.contracts import SCORES
 
 scores = st.sampled_from(SCORES)
 

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune.testing import TunerContract
+from dasktune.testing.moves import Ask, End
+from dasktune.testing.play import Play
 from dasktune.trial import Ending, Report, Request, TrialStatus
 from dasktune.tuners.population import Exploit
 from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
-from tests.contracts import Ask, End, Play, TunerContract
 
 exploits: st.SearchStrategy[Exploit] = st.sampled_from(["truncation", "tournament"])
 

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune.testing import TunerContract
+from dasktune.testing.laws import SCORES
 from dasktune.trial import Ending, Report, TrialStatus
 from dasktune.tuners.rungs import Ties
 from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
-from tests.contracts import SCORES, TunerContract
 
 rules: st.SearchStrategy[Ties] = st.sampled_from(["number", "spread"])
 factors = st.sampled_from([1.5, 2, 3, 4, 100])

@@ -1,0 +1,60 @@
+"""What slots ask of workers, what workers offer, and why nothing fits. Pure."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeAlias
+
+Resources: TypeAlias = Mapping[str, float]
+"""Amounts by name, as Dask's workers offer them."""
+
+
+def slot_resources(asked: Resources | None, offered: Resources) -> Resources:
+    """Return what a slot takes of a worker's resources; by default a GPU if it has one."""
+    if asked is not None:
+        return asked
+    return {"GPU": 1.0} if "GPU" in offered else {}
+
+
+def fits(asked: Resources | None, offered: Resources) -> bool:
+    """Say whether a worker offers what a slot asks for; None asks for a GPU where there are any."""
+    takes = slot_resources(asked, offered)
+    return all(offered.get(name, 0) >= amount for name, amount in takes.items())
+
+
+def why_no_worker(
+    asked: Resources | None, cluster: Mapping[str, Mapping[str, Any]], awaited: Collection[str]
+) -> str:
+    """Say why a driver has no worker.
+
+    Args:
+        asked: What each slot takes.
+        cluster: All workers of the cluster, as Dask's scheduler describes them.
+        awaited: Those that the driver was given and that have not answered yet.
+    """
+    if not cluster:
+        return "the cluster has no workers"
+    fitting = {w for w, facts in cluster.items() if fits(asked, facts.get("resources") or {})}
+    if not fitting:
+        takes = asked or {}
+        most = {
+            name: max((facts.get("resources") or {}).get(name, 0) for facts in cluster.values())
+            for name in takes
+        }
+        return (
+            f"each slot takes {_listed(takes)}, and of the cluster's {_workers(len(cluster))} none "
+            f"offers more than {_listed(most)}"
+        )
+    silent = sorted(fitting & set(awaited))
+    if silent:
+        return f"{', '.join(silent)} has not answered yet"
+    n, be = len(fitting), "is" if len(fitting) == 1 else "are"
+    is_any_ready = any(cluster[w].get("status", "running") == "running" for w in fitting)
+    where = "with other drivers" if is_any_ready else "paused or closing"
+    return f"the cluster's {_workers(n)} that could be used {be} {where}"
+
+
+def _listed(resources: Resources) -> str:
+    return ", ".join(f"{name}: {amount:g}" for name, amount in resources.items())
+
+
+def _workers(n: int) -> str:
+    return "1 worker" if n == 1 else f"{n} workers"
