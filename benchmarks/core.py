@@ -21,6 +21,7 @@ from math import inf
 from statistics import median, quantiles
 
 import dasktune as dt
+from dasktune.plan.merging import steps_requested
 from dasktune.simulator.backend import SimulatedBackend
 from dasktune.space import Point
 from dasktune.study.commands import Command
@@ -165,7 +166,7 @@ def measure(name: str, space: Mapping[str, object]) -> Iterator[Row]:
     plan = core.plan
     yield Row(
         f"{name}: steps requested / distinct / executed, events",
-        f"{plan.steps_requested} / {plan.steps_unique} / {plan.steps_executed}, "
+        f"{steps_requested(plan)} / {plan.steps_unique} / {plan.steps_executed}, "
         f"{len(core.event_s)}",
     )
     per_trial_ms = 1000 * sum(core.event_s) / N_TRIALS

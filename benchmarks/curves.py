@@ -7,10 +7,10 @@ rate e = lr * (64 / batch_size) / (1 - momentum),
     r = 0.12 * e / (1 + e),     f = 0.04 * e ** 1.5 + 0.3 * wd_miss ** 2 + 0.02,
 
 where wd_miss = |log10(weight_decay / 5e-4)| / 2, at most 1. Above e = 8 training is unstable: x
-grows by a twentieth. So a large rate is ahead early and ends on a high floor, a small rate is slow and
-ends lower, and a schedule that decays has the best of both if it decays neither too early nor too
-late: the curves cross. accuracy = 1 - x / 1.2 - noise, where noise in [0, 0.005) is a hash of the
-values of all steps so far: a function of the state, as with a deterministic trainer.
+grows by a twentieth. So a large rate is ahead early and ends on a high floor, a small rate is slow
+and ends lower, and a schedule that decays has the best of both if it decays neither too early nor
+too late: the curves cross. accuracy = 1 - x / 1.2 - noise, where noise in [0, 0.005) is a hash of
+the values of all steps so far: a function of the state, as with a deterministic trainer.
 """
 
 import math
@@ -28,17 +28,17 @@ MAX_STEPS = 81
 SHARED: dict[str, object] = {
     "lr": dt.choice(
         [
-            dt.constant(dt.choice([0.01, 0.03, 0.1, 0.3])),
+            dt.constant(dt.choice([0.01, 0.02, 0.05, 0.1, 0.2, 0.3])),
             dt.step_decay(
-                dt.choice([0.03, 0.1, 0.3]),
+                dt.choice([0.05, 0.1, 0.2, 0.3, 0.5]),
                 factor=dt.choice([0.1, 0.3]),
                 at=dt.choice([[27], [45], [63], [27, 54], [45, 63]]),
             ),
             dt.warmup(
                 9, dt.step_decay(dt.choice([0.1, 0.3]), factor=0.1, at=dt.choice([[36], [54]]))
             ),
-            dt.exponential(dt.choice([0.1, 0.3]), dt.choice([0.93, 0.97])),
-            dt.cosine(dt.choice([0.03, 0.1, 0.3]), MAX_STEPS),
+            dt.exponential(dt.choice([0.1, 0.2, 0.3, 0.5]), dt.choice([0.93, 0.97])),
+            dt.cosine(dt.choice([0.05, 0.1, 0.2, 0.3, 0.5]), MAX_STEPS),
         ]
     ),
     "batch_size": dt.choice([64, dt.piecewise({0: 64, 36: 128}), dt.piecewise({0: 64, 54: 256})]),
@@ -54,6 +54,27 @@ UNSHARED: dict[str, object] = {
     "weight_decay": dt.loguniform(5e-6, 5e-2),
 }
 """Constants, mostly continuous: no two trials share a step."""
+
+
+LATE: dict[str, object] = {
+    "lr": dt.choice(
+        [
+            dt.constant(0.1),
+            dt.step_decay(
+                0.1, factor=dt.choice([0.1, 0.2, 0.3, 0.5]), at=dt.choice([[9], [27], [45], [63]])
+            ),
+            dt.warmup(
+                3, dt.step_decay(0.2, factor=dt.choice([0.1, 0.3]), at=dt.choice([[27], [54]]))
+            ),
+        ]
+    ),
+    "batch_size": dt.choice([64, dt.piecewise({0: 64, 12: 128}), dt.piecewise({0: 64, 36: 256})]),
+    "momentum": dt.choice([0.9, dt.piecewise({0: 0.9, 27: 0.95}), dt.piecewise({0: 0.9, 54: 0.8})]),
+    "weight_decay": dt.choice([5e-4, dt.piecewise({0: 5e-4, 6: 5e-5}), 5e-3]),
+}
+"""Few beginnings: at the first rungs most trials are equal."""
+
+SPACES = {"shared": SHARED, "unshared": UNSHARED, "late": LATE}
 
 
 class Nothing:
@@ -79,24 +100,21 @@ class Nothing:
 
 def made_up(configuration: dt.Configuration, step: int) -> dict[str, float]:
     """Return the metrics of the made-up network after so many steps."""
-    history = tuple(
-        [tuple(sorted(configuration.at(t).items())) for t in range(step)]  # type: ignore[type-var]
-    )
-    return {"accuracy": _accuracy(history)}
+    return {"accuracy": accuracies(configuration)[step - 1]}
 
 
 @cache
-def _accuracy(history: tuple[Any, ...]) -> float:
-    noise = int.from_bytes(blake2b(repr(history).encode(), digest_size=4).digest()) / 2**32
-    return 1 - _excess(history) / 1.2 - 0.005 * noise
-
-
-@cache
-def _excess(history: tuple[Any, ...]) -> float:
-    if not history:
-        return 1.0
-    before = _excess(history[:-1])
-    return _moved(before, dict(history[-1]))
+def accuracies(configuration: dt.Configuration) -> tuple[float, ...]:
+    """Return the accuracy after each step."""
+    excess, digest = 1.0, b""
+    found = []
+    for step in range(MAX_STEPS):
+        values = configuration.at(step)
+        excess = _moved(excess, values)
+        digest = blake2b(digest + repr(sorted(values.items())).encode(), digest_size=8).digest()
+        noise = int.from_bytes(digest) / 2**64
+        found.append(1 - excess / 1.2 - 0.005 * noise)
+    return tuple(found)
 
 
 def _moved(excess: float, hp: Mapping[str, Any]) -> float:
@@ -104,29 +122,30 @@ def _moved(excess: float, hp: Mapping[str, Any]) -> float:
     if rate > 8:  # noqa: PLR2004
         return min(excess * 1.05, 1.2)
     miss = min(1.0, abs(math.log10(hp["weight_decay"] / 5e-4)) / 2)
-    floor = 0.04 * rate**1.5 + 0.3 * miss**2 + 0.02
-    return floor + (excess - floor) * math.exp(-0.12 * rate / (1 + rate))
+    floor: float = 0.04 * rate**1.5 + 0.3 * miss**2 + 0.02
+    kept: float = math.exp(-0.12 * rate / (1 + rate))
+    return floor + (excess - floor) * kept
 
 
-@cache
-def best_made_up(is_shared: bool) -> float:
+def best_made_up(name: str) -> float:
     """Return the best accuracy at any step that a space of the made-up network holds.
 
-    The shared space is gone through; in the continuous one the best of 5,000 random draws stands
-    for it.
+    Finite spaces are gone through; of the continuous one 5,000 random draws stand for all.
     """
-    space = SearchSpace(SHARED if is_shared else UNSHARED)
-    if is_shared:
+    space = SearchSpace(SPACES[name])
+    if space.size is not None:
         points = list(space.points())
     else:
         run = dt.Random().start(SamplerContext(space=space, n_trials=_N_DRAWS, seed=0))
         points = [point for n in range(_N_DRAWS) if (point := run.ask(n, _no_cost)) is not None]
-    configurations = [space.configuration(point) for point in points]
-    return max(
-        made_up(configuration, step)["accuracy"]
-        for configuration in configurations
-        for step in range(1, MAX_STEPS + 1)
-    )
+    return max(max(accuracies(space.configuration(point))) for point in points)
+
+
+def size_of(definitions: Mapping[str, object]) -> int:
+    """Return how many configurations a finite space has."""
+    size = SearchSpace(definitions).size
+    assert size is not None
+    return size
 
 
 _N_DRAWS = 5_000

@@ -18,12 +18,14 @@ import platform
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
-from curves import MAX_STEPS, SHARED, UNSHARED, Nothing, best_made_up, made_up
-from fashion_curves import record_table
+from curves import LATE, MAX_STEPS, SPACES, Nothing, best_made_up, made_up, size_of
+from fashion_curves import MAX_EPOCHS, Listed, fashion_curve, read_table, record_table
+from fashion_curves import SPACE as FASHION
 
 import dasktune as dt
 from dasktune.samplers.sampler import Sampler
@@ -35,7 +37,8 @@ from dasktune.tuners.tuner import Tuner
 Trace = list[tuple[int, float]]
 """Executed steps, and the best accuracy reported by then."""
 
-HALVING: dict[str, Any] = {"min_steps": 3, "max_steps": MAX_STEPS, "reduction_factor": 3}
+HALVING: dict[str, Any] = {"min_steps": 1, "max_steps": MAX_STEPS, "reduction_factor": 3}
+"""r = 1, R = 81, eta = 3: the example of the Hyperband paper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +48,37 @@ class Setting:
     space: Mapping[str, object]
     curve: Curve
     best: float
+    """The best accuracy there is."""
+    max_steps: int = MAX_STEPS
+    n_full: int = 100
+    """Trials of full training, which sets the scale of executed steps."""
+    n_most: int = 2_500
+    """Trials that other tuners may begin; limits of executed steps end them before."""
+    sampler: Sampler = field(default_factory=dt.Random)
+    """Draws at random."""
     workers: int = 4
 
 
-def settings() -> tuple[Setting, Setting]:
-    """Return the made-up network on both spaces: with shared steps, and without."""
-    return (
-        Setting(space=SHARED, curve=made_up, best=best_made_up(is_shared=True)),
-        Setting(space=UNSHARED, curve=made_up, best=best_made_up(is_shared=False)),
+def made_up_settings() -> tuple[Setting, Setting, Setting]:
+    """Return the made-up network where steps are shared, where none is, and where most are."""
+    shared, unshared, late = (
+        Setting(space=space, curve=made_up, best=best_made_up(name))
+        for name, space in SPACES.items()
+    )
+    return shared, unshared, replace(late, n_most=size_of(LATE))
+
+
+def real_setting() -> Setting:
+    """Return the table of real curves."""
+    best = max(max(row) for row in read_table().values())
+    return Setting(
+        space=FASHION,
+        curve=fashion_curve,
+        best=best,
+        max_steps=MAX_EPOCHS,
+        n_full=40,
+        n_most=len(read_table()),
+        sampler=Listed(),
     )
 
 
@@ -108,31 +134,63 @@ def regret_at(trace: Trace, best: float, steps: int) -> float:
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def tuners_table(setting: Setting, pairs: Sequence[tuple[str, Sampler, Tuner]], seeds: int) -> bool:
-    """Print regret against executed steps for pairs of sampler and tuner; check question 1."""
-    n_trials = 60
-    full_steps = round(
-        mean(
-            search(setting, dt.Random(), dt.FullTraining(MAX_STEPS), seed=s, n_trials=n_trials)[
-                0
-            ].steps_executed
-            for s in range(seeds)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Searches that differ by their seed, as a process can be told of them."""
+
+    setting: Setting
+    sampler: Sampler
+    tuner: Tuner
+    n_trials: int
+    max_steps_executed: int | None = None
+
+    def __call__(self, seed: int) -> tuple[Trace, int, tuple[int, ...]]:
+        """Return the trace, the executed steps, and the distinct prefixes on each rung."""
+        result, trace = search(
+            self.setting,
+            self.sampler,
+            self.tuner,
+            seed=seed,
+            n_trials=self.n_trials,
+            max_steps_executed=self.max_steps_executed,
         )
+        distinct = tuple([_prefixes(result, step) for step in self.tuner.decision_steps])
+        return trace, result.steps_executed, distinct
+
+
+Found = list[tuple[Trace, int, tuple[int, ...]]]
+
+
+class Seeds:
+    """Runs a task for every seed, on all cores."""
+
+    def __init__(self, n: int, pool: ProcessPoolExecutor) -> None:
+        self.n = n
+        self._pool = pool
+
+    def of(self, task: Task) -> Found:
+        """Return what each seed found, in order."""
+        return list(self._pool.map(task, range(self.n), chunksize=max(1, self.n // 16)))
+
+
+def tuners_table(
+    setting: Setting, pairs: Sequence[tuple[str, Sampler, Tuner]], seeds: Seeds
+) -> bool:
+    """Print regret against executed steps for pairs of sampler and tuner; check question 1."""
+    full = Task(
+        setting=setting,
+        sampler=setting.sampler,
+        tuner=dt.FullTraining(setting.max_steps),
+        n_trials=setting.n_full,
     )
+    full_steps = round(mean(steps for _, steps, _ in seeds.of(full)))
     budgets = [full_steps // 5, full_steps // 2, full_steps]
-    print(f"\nFull training of {n_trials} random trials executes {full_steps} steps.\n")
+    print(f"\nFull training of {setting.n_full} random trials executes {full_steps} steps.\n")
     print("| sampler and tuner | " + " | ".join(f"regret at {b} steps" for b in budgets) + " |")
     print("| --- |" + " --- |" * len(budgets))
     found = {}
     for name, sampler, tuner in pairs:
-        traces = [
-            search(
-                setting, sampler, tuner, seed=s, n_trials=4 * n_trials,
-                max_steps_executed=full_steps,
-            )[1]
-            for s in range(seeds)
-        ]  # fmt: skip
-        found[name] = [mean(regret_at(t, setting.best, b) for t in traces) for b in budgets]
+        found[name] = regrets(setting, sampler, tuner, budgets, seeds)
         print(f"| {name} | " + " | ".join(f"{r:.4f}" for r in found[name]) + " |", flush=True)
     goal = found["Random, FullTraining"][-1]
     is_met = True
@@ -145,7 +203,43 @@ def tuners_table(setting: Setting, pairs: Sequence[tuple[str, Sampler, Tuner]], 
     return is_met
 
 
-def prefix_table(shared: Setting, apart: Setting, seeds: int) -> bool:
+def regrets(
+    setting: Setting, sampler: Sampler, tuner: Tuner, budgets: Sequence[int], seeds: Seeds
+) -> list[float]:
+    """Return the mean regret at each budget of executed steps.
+
+    Synchronous halving knows its trials from the start, so each budget has a bracket of its own:
+    the largest that seed 0 completes within it.
+    """
+    if isinstance(tuner, dt.SuccessiveHalving):
+        found = []
+        for budget in budgets:
+            n = largest_bracket(setting, sampler, tuner, budget)
+            task = Task(setting=setting, sampler=sampler, tuner=tuner, n_trials=n)
+            found.append(mean(setting.best - trace[-1][1] for trace, _, _ in seeds.of(task)))
+        return found
+    task = Task(
+        setting=setting,
+        sampler=sampler,
+        tuner=tuner,
+        n_trials=setting.n_most,
+        max_steps_executed=budgets[-1],
+    )
+    traces = [trace for trace, _, _ in seeds.of(task)]
+    return [mean(regret_at(trace, setting.best, budget) for trace in traces) for budget in budgets]
+
+
+def largest_bracket(setting: Setting, sampler: Sampler, tuner: Tuner, budget: int) -> int:
+    """Return how many trials a bracket may have to be completed within some executed steps."""
+    low, high = 1, setting.n_most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        result, _ = search(setting, sampler, tuner, seed=0, n_trials=middle)
+        low, high = (middle, high) if result.steps_executed <= budget else (low, middle)
+    return low
+
+
+def prefix_table(shared: Setting, apart: Setting, seeds: Seeds) -> bool:
     """Print prefix-aware search against its plain sampler, in pairs of the same seed."""
     print("\n| space, tuner | executed steps | plain | prefix-aware | difference | p |")
     print("| --- | --- | --- | --- | --- | --- |")
@@ -156,35 +250,36 @@ def prefix_table(shared: Setting, apart: Setting, seeds: int) -> bool:
     ]
     for where, setting in (("shared", shared), ("nothing shared", apart)):
         for name, tuner in tuners:
-            for budget in (300, 600):
-                plain, aware = (
-                    [
-                        regret_at(
-                            search(
-                                setting, sampler, tuner, seed=s, n_trials=600,
-                                max_steps_executed=budget,
-                            )[1],
-                            setting.best,
-                            budget,
-                        )
-                        for s in range(seeds)
-                    ]
-                    for sampler in (dt.Random(), dt.PrefixAware(dt.Random()))
-                )  # fmt: skip
-                gain = mean(plain) - mean(aware)
-                p = sign_flip_p([a - b for a, b in zip(plain, aware, strict=True)])
+            budgets = (700, 1400)
+            plain, aware = (
+                seeds.of(
+                    Task(
+                        setting=setting,
+                        sampler=sampler,
+                        tuner=tuner,
+                        n_trials=setting.n_most,
+                        max_steps_executed=budgets[-1],
+                    )
+                )
+                for sampler in (dt.Random(), dt.PrefixAware(dt.Random()))
+            )
+            for budget in budgets:
+                a, b = (
+                    [regret_at(trace, setting.best, budget) for trace, _, _ in found]
+                    for found in (plain, aware)
+                )
+                gain = mean(a) - mean(b)
+                p = sign_flip_p([x - y for x, y in zip(a, b, strict=True)])
                 if setting is shared:
                     is_met &= gain > 0 and p < 0.01  # noqa: PLR2004
                 else:
-                    is_met &= mean(aware) <= 1.02 * mean(plain)
+                    is_met &= mean(b) <= 1.02 * mean(a)
                 print(
-                    f"| {where}, {name} | {budget} | {mean(plain):.4f} | {mean(aware):.4f} | "
-                    f"{-gain / mean(plain):+.1%} | {p:.4f} |",
+                    f"| {where}, {name} | {budget} | {mean(a):.4f} | {mean(b):.4f} | "
+                    f"{-gain / mean(a):+.1%} | {p:.4f} |",
                     flush=True,
                 )
-    print(
-        f"\nbetter where steps are shared (p < 0.01), at most 2 % worse elsewhere: {_yes(is_met)}"
-    )
+    print(f"\nbetter where steps are shared (p < 0.01), else at most 2 % worse: {_yes(is_met)}")
     return is_met
 
 
@@ -200,31 +295,29 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     return (hits + 1) / (n + 1)
 
 
-def ties_table(setting: Setting, seeds: int) -> None:
+def ties_table(places: Sequence[tuple[str, Setting]], seeds: Seeds) -> None:
     """Print how many distinct prefixes survive each rung, and regret, by the rule for ties."""
-    print(
-        "\n| tuner | ties | distinct prefixes on each rung | steps executed | regret at the end |"
-    )
+    print("\n| space, tuner | ties | distinct prefixes on each rung | executed steps | regret |")
     print("| --- | --- | --- | --- | --- |")
     kinds: list[tuple[str, Callable[..., Tuner]]] = [
         ("SuccessiveHalving", dt.SuccessiveHalving),
         ("ASHA", dt.ASHA),
     ]
-    for name, kind in kinds:
-        for ties in ("number", "spread"):
-            results = [
-                search(setting, dt.Random(), kind(**HALVING, ties=ties), seed=s, n_trials=240)
-                for s in range(seeds)
-            ]
-            rungs = kind(**HALVING).decision_steps
-            distinct = [mean(_prefixes(r, step) for r, _ in results) for step in rungs]
-            steps = mean(r.steps_executed for r, _ in results)
-            regret = mean(setting.best - t[-1][1] for _, t in results)
-            print(
-                f"| {name} | {ties} | {', '.join(f'{d:.1f}' for d in distinct)} | {steps:.0f} | "
-                f"{regret:.4f} |",
-                flush=True,
-            )
+    for where, setting in places:
+        for name, kind in kinds:
+            for ties in ("number", "spread"):
+                tuner = kind(**HALVING, ties=ties)
+                n = min(400, setting.n_most)
+                task = Task(setting=setting, sampler=dt.Random(), tuner=tuner, n_trials=n)
+                found = seeds.of(task)
+                distinct = [mean(d[i] for _, _, d in found) for i in range(len(found[0][2]))]
+                steps = mean(executed for _, executed, _ in found)
+                regret = mean(setting.best - trace[-1][1] for trace, _, _ in found)
+                print(
+                    f"| {where}, {name} | {ties} | {', '.join(f'{d:.1f}' for d in distinct)} | "
+                    f"{steps:.0f} | {regret:.4f} |",
+                    flush=True,
+                )
 
 
 def _prefixes(result: Result, step: int) -> int:
@@ -241,20 +334,22 @@ def _yes(is_met: bool) -> str:
     return "yes" if is_met else "**no**"
 
 
-def pairs_of(names: Sequence[str]) -> list[tuple[str, Sampler, Tuner]]:
+def pairs_of(random: Sampler, max_steps: int, min_steps: int) -> list[tuple[str, Sampler, Tuner]]:
     """Return the pairs of sampler and tuner that are compared."""
-    everything: list[tuple[str, Sampler, Tuner]] = [
-        ("Random, FullTraining", dt.Random(), dt.FullTraining(MAX_STEPS)),
-        ("Random, SuccessiveHalving", dt.Random(), dt.SuccessiveHalving(**HALVING)),
-        ("Random, ASHA", dt.Random(), dt.ASHA(**HALVING)),
-        ("Random, ASHA stopping", dt.Random(), dt.ASHA(**HALVING, variant="stopping")),
-        ("Random, Hyperband", dt.Random(), dt.Hyperband(**HALVING)),
-        ("Random, AsyncHyperband", dt.Random(), dt.AsyncHyperband(**HALVING)),
-        ("Random, MedianStopping", dt.Random(), dt.MedianStopping(max_steps=MAX_STEPS)),
-        ("PrefixAware, FullTraining", dt.PrefixAware(dt.Random()), dt.FullTraining(MAX_STEPS)),
-        ("PrefixAware, ASHA", dt.PrefixAware(dt.Random()), dt.ASHA(**HALVING)),
+    full = dt.FullTraining(max_steps)
+    rungs: dict[str, Any] = {"min_steps": min_steps, "max_steps": max_steps, "reduction_factor": 3}
+    aware = dt.PrefixAware(random)
+    return [
+        ("Random, FullTraining", random, full),
+        ("Random, SuccessiveHalving", random, dt.SuccessiveHalving(**rungs)),
+        ("Random, ASHA", random, dt.ASHA(**rungs)),
+        ("Random, ASHA stopping", random, dt.ASHA(**rungs, variant="stopping")),
+        ("Random, Hyperband", random, dt.Hyperband(**rungs)),
+        ("Random, AsyncHyperband", random, dt.AsyncHyperband(**rungs)),
+        ("Random, MedianStopping", random, dt.MedianStopping(max_steps=max_steps)),
+        ("PrefixAware, FullTraining", aware, full),
+        ("PrefixAware, ASHA", aware, dt.ASHA(**rungs)),
     ]
-    return [pair for pair in everything if not names or pair[0] in names]
 
 
 def main() -> int:
@@ -267,12 +362,23 @@ def main() -> int:
         record_table()
         return 0
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores")
-    shared, apart = settings()
-    print(f"\nMade-up network, {options.seeds} seeds.")
-    is_met = tuners_table(shared, pairs_of([]), options.seeds)
-    is_met &= prefix_table(shared, apart, options.seeds)
-    ties_table(shared, options.seeds)
+    with ProcessPoolExecutor() as pool:
+        seeds = Seeds(options.seeds, pool)
+        print(f"\nReal curves (Fashion-MNIST, 200 schedules), {options.seeds} seeds.")
+        is_met = tuners_table(real_setting(), pairs_of(Listed(), MAX_EPOCHS, 2), seeds)
+        print(f"\nMade-up network, {options.seeds} seeds.")
+        shared, apart, late = made_up_settings()
+        random = dt.Random()
+        is_met &= tuners_table(shared, made_up_pairs(random), seeds)
+        is_met &= prefix_table(shared, apart, seeds)
+        ties_table([("shared", shared), ("mostly shared", late)], seeds)
     return 0 if is_met else 1
+
+
+def made_up_pairs(random: Sampler) -> list[tuple[str, Sampler, Tuner]]:
+    """Return the pairs for the made-up network, with populations."""
+    population = dt.PopulationBasedTraining(max_steps=MAX_STEPS, ready_steps=9)
+    return [*pairs_of(random, MAX_STEPS, 1), ("Random, population of 20", random, population)]
 
 
 if __name__ == "__main__":

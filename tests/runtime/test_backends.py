@@ -38,8 +38,15 @@ TUNERS_AND_REPORTS = [
     TUNERS["full"],
     dt.FullTraining(8, report_every=3),
     TUNERS["halving"],
-    TUNERS["asha"],
+    dt.Hyperband(min_steps=2, max_steps=8, reduction_factor=2),
 ]
+UNTIMELY = [
+    TUNERS["asha"],
+    dt.ASHA(min_steps=2, max_steps=8, reduction_factor=2, variant="stopping"),
+    dt.AsyncHyperband(min_steps=2, max_steps=8, reduction_factor=2),
+    dt.MedianStopping(8, report_every=2, min_trials=2),
+]
+"""Tuners whose decisions depend on who is first."""
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +139,7 @@ class BackendContract(ABC):
     ) -> AbstractContextManager[Backend]:
         """Open a backend for a study."""
 
-    @pytest.mark.parametrize("tuner", TUNERS_AND_REPORTS, ids=repr)
+    @pytest.mark.parametrize("tuner", TUNERS_AND_REPORTS + UNTIMELY, ids=repr)
     def test_a_study_runs_to_its_end_by_the_protocol(
         self,
         folder: Path,
@@ -158,7 +165,7 @@ class BackendContract(ABC):
             for report in run.reports:
                 key = key_of(study.family, run.configuration, report.step)
                 assert report.metrics == states[key].metrics
-        if tuner != TUNERS["asha"]:  # what it promotes depends on time
+        if tuner not in UNTIMELY:
             assert watched.finished == stages_of(study, states)
 
     @pytest.mark.parametrize("n_events", [1, 2, 3, 5, 9])
