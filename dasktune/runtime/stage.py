@@ -188,6 +188,7 @@ class _Passage:
         if self._trainable is None or begin > self._at:
             self.tell(min(begin, target - 1))
             key = self._known.key(begin)
+            self._trainable = None  # one lives at a time
             self._trainable = _holding(self._order, self._workplace, key)
             if self._trainable is None:
                 self._lost = key

@@ -113,6 +113,9 @@ def test_what_is_trained_again_lies_between_stored_states(bench: Bench) -> None:
     assert (outcome.reached, outcome.executed_steps) == (8, 3)
     assert_told(bench, 3, 4, 5, 7)
     assert [call.t for call in bench.notes.calls[8:]] == [3, 4, 6]
+    evaluated = bench.store.record(bench.key(3))
+    assert evaluated is not None
+    assert evaluated.metrics == bench.states[bench.key(3)].metrics
     assert bench.run(bench.stage(0, 8, report_steps=(3, 4, 5, 7))).executed_steps == 0
 
 
@@ -140,6 +143,15 @@ def test_a_stage_may_be_stopped_while_it_trains_again(bench: Bench) -> None:
     outcome = bench.run(stage, looks_inside=True)
     assert (outcome.reached, outcome.executed_steps) == (8, 2)
     assert_told(bench, 2, 4, 6)
+
+
+def test_a_stage_that_is_stopped_at_once_tells_what_is_known_up_to_there(bench: Bench) -> None:
+    bench.run(bench.stage(0, 5, report_steps=(1, 3), evaluates=True))
+    bench.reports.clear()
+    stage = bench.stage(0, 8, report_steps=(1, 3, 5, 7))
+    stopped = bench.run(stage, looks_inside=True, should_stop=lambda: True)
+    assert (stopped.reached, stopped.executed_steps, stopped.metrics) == (5, 0, None)
+    assert_told(bench, 1, 3, 5)
 
 
 def test_states_that_others_want_bring_what_was_reported_before(bench: Bench) -> None:
