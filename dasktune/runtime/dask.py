@@ -340,8 +340,8 @@ class DaskBackend:
         while path is not None and path.pending:
             stage, future = path.pending[0]
             outcome = self._answers.take(number, stage)
-            if outcome is None and not future.done():
-                return
+            if outcome is None and not path.is_overdue(future):
+                return  # its news may still be on their way, behind reports in passing
             if outcome is None and self._client.status != "running":
                 self._look_after_scheduler()  # which has taken its tasks with it
                 return

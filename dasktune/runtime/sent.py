@@ -36,7 +36,15 @@ class SentPath:
     """What another driver is running that covers the first steps that are left."""
     n_announcing: int = 0
     """Announcements that the scheduler has not passed on yet."""
+    done: Future | None = None
+    """The first pending future, if it was done at the last look and not heard of yet."""
     _as_bytes: dict[Digest, bytes] = field(default_factory=dict)
+
+    def is_overdue(self, future: Future) -> bool:
+        """Say whether a future is done, and was at the last look: its news would be there."""
+        was_done = self.done is future
+        self.done = future if future.done() else None
+        return was_done and self.done is not None
 
     def as_bytes(self, stage: Stage) -> bytes:
         """Return a stage of the path as others are told of it and a worker gets it."""
