@@ -1,9 +1,9 @@
 """A table of real learning curves: 200 schedules on Fashion-MNIST, the accuracy after each epoch.
 
-`record_table` trains them, as examples/fashion_mnist.py does (10,000 images, some minutes on two
-cores), and writes fashion_curves.json beside this file; `read_table` reads it, so that a search on
-real curves takes no training. Each row is a draw of the space below and its accuracies on 2,000
-test images.
+Written by `benchmarks/search.py --record`, which calls `record_table` of this file
+(benchmarks/fashion_curves.py): it trains as examples/fashion_mnist.py does, 10,000 images, some
+minutes on two cores. `read_table` reads it, so that a search on real curves takes no training. Each
+row is a draw of the space below and its accuracies on 2,000 test images.
 """
 
 import json

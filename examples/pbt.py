@@ -2,7 +2,7 @@
 
     .venv/bin/python examples/pbt.py
 
-Eight members train in parallel. Every three epochs the worst two take over the state of one of the
+Eight members train in parallel. Every two epochs the worst two take over the state of one of the
 best two, with a learning rate, a batch size and a momentum near its own. No state is copied: a new
 trial follows the better one's schedule up to that epoch, and shares what was trained. So the best
 of all is an ordinary schedule, which the end of this example trains again: from the store.
@@ -57,13 +57,13 @@ population = dt.Study(
     Digits(),
     space={
         "lr": dt.loguniform(0.001, 0.5),
-        "batch_size": dt.choice([16, 32, 64, 128]),
+        "batch_size": dt.choice([32, 64, 128]),
         "momentum": dt.choice([0.0, 0.5, 0.9]),
         "dropout": dt.choice([0.1, 0.3]),
     },
     tuner=dt.PopulationBasedTraining(
-        max_steps=12,
-        ready_steps=3,
+        max_steps=8,
+        ready_steps=2,
         quantile=0.25,
         fixed=("dropout",),  # the network is built with it, once
     ),

@@ -14,13 +14,16 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # the first optimizer does, and would in every child
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 import dasktune as dt
@@ -33,7 +36,6 @@ from dasktune.study.result import Result
 from dasktune.study.timeline import Entry
 from dasktune.torch import TorchTrainable
 from dasktune.tuners.tuner import Tuner
-from tests.worlds import Nothing
 
 N_IMAGES = 48
 IMAGES, LABELS = load_digits(return_X_y=True)
@@ -56,12 +58,13 @@ class Digits(TorchTrainable):
     def eval_data(self) -> TensorDataset:
         return digits(PART[N_IMAGES:])
 
-    def step(self, hp: Mapping[str, Any], t: int) -> None:
+    def update_groups(self, optimizer: Optimizer, hp: Mapping[str, Any]) -> None:
+        # Called once before every step; the state says which.
         state = sha256(encode(self.state_dict())).hexdigest()
         values = ",".join(f"{name}={hp[name]}" for name in sorted(hp))
         with Path(self.notes).open("a") as notes:
-            notes.write(f"{t} {state} {values}\n")
-        super().step(hp, t)
+            notes.write(f"{state} {values}\n")
+        super().update_groups(optimizer, hp)
 
 
 def digits(part: list[int]) -> TensorDataset:
@@ -106,7 +109,7 @@ class Search:
         )
 
 
-RUNGS: dict[str, int] = {"min_steps": 1, "max_steps": 4, "reduction_factor": 2}
+RUNGS: Any = {"min_steps": 1, "max_steps": 4, "reduction_factor": 2}
 SEARCHES: dict[str, Search] = {
     "full": Search(dt.FullTraining(3, report_every=1), True),
     "halving": Search(dt.SuccessiveHalving(**RUNGS), True),
@@ -119,9 +122,7 @@ SEARCHES: dict[str, Search] = {
         dt.PopulationBasedTraining(max_steps=4, ready_steps=1, quantile=0.25), True
     ),
     "population-asynchronous": Search(
-        dt.PopulationBasedTraining(
-            max_steps=4, ready_steps=1, quantile=0.25, is_synchronous=False
-        ),
+        dt.PopulationBasedTraining(max_steps=4, ready_steps=1, quantile=0.25, is_synchronous=False),
         False,
     ),
     "hyperband-tpe": Search(dt.Hyperband(**RUNGS), True, dt.Optuna()),
@@ -199,13 +200,12 @@ def killed_study(folder: Path, name: str) -> None:
     is_over = False
     while not is_over:
         assert len(journals) < MOST_KILLS, "it makes no progress"
-        n_stages = rng.randint(1, 4)
-        is_over = forked(lambda n=n_stages: train(folder / "killed", name, n))
+        is_over = forked(partial(train, folder / "killed", name, rng.randint(1, 4)))
         journal = Store(folder / "killed" / "store").journal(name)
         journals.append(list(journal.lines()))
         journal.close()
     (folder / "killed" / f"{name}.journals").write_text(json.dumps(journals))
-    assert forked(lambda: train(folder / "quiet", name, None))
+    assert forked(partial(train, folder / "quiet", name, None))
 
 
 if __name__ == "__main__":

@@ -55,13 +55,19 @@ def test_the_quickstart_prints_what_stands_beside_it_and_answers_again_from_the_
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_population_prints_what_stands_beside_it_and_answers_again_from_the_store(
-    tmp_path: Path,
+@pytest.mark.parametrize("name", ["pbt", "tuners", "bohb"])
+def test_a_search_prints_what_stands_beside_it_and_answers_again_from_the_store(
+    tmp_path: Path, name: str
 ) -> None:
-    expected = (EXAMPLES / "pbt.out").read_text()
-    first = run(EXAMPLES / "pbt.py", tmp_path)
+    expected = (EXAMPLES / f"{name}.out").read_text()
+    first = run(EXAMPLES / f"{name}.py", tmp_path)
     assert matches(expected, first), first
-    assert run(EXAMPLES / "pbt.py", tmp_path) == first
+    steps = re.search(r"(\d+) epochs.*, (\d+) distinct, (\d+) trained", first)
+    steps = steps or re.search(r"(\d+) epochs.*; (\d+) if each .*; (\d+) trained", first)
+    assert steps is not None
+    requested, distinct, trained = (int(text) for text in steps.groups())
+    assert requested > distinct >= trained
+    assert run(EXAMPLES / f"{name}.py", tmp_path) == first
 
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -125,16 +131,43 @@ def write_patterns(folder: Path) -> None:
             (folder / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(content))
 
 
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_readme_runs(tmp_path: Path) -> None:
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    block = PYTHON.search((ROOT / "README.md").read_text())
     assert block is not None
     (tmp_path / "readme.py").write_text(NETWORK + block[1])
     printed = run(tmp_path / "readme.py", tmp_path)
     assert "study fashion: 20 trials" in printed
     assert "asked to train to step 2" in printed
+
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_shows_runs_and_its_tests_pass(tmp_path: Path, page: Path) -> None:
+    blocks = PYTHON.findall(page.read_text())
+    assert blocks
+    # One module, as a reader would type it from top to bottom: with pytest, which runs its tests.
+    (tmp_path / f"test_{page.stem}.py").write_text(NETWORK + "\n\n".join(blocks))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{page.stem}.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    n_tests = re.search(r"(\d+) passed", done.stdout)
+    assert n_tests is not None
 
 
 NETWORK = '''
