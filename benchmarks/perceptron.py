@@ -1,4 +1,7 @@
-"""A small torch Trainable that `overhead.py` launches; in a module of its own, see there."""
+"""A small torch Trainable that benchmarks/overhead.py launches (benchmarks/perceptron.py).
+
+In a module of its own: see there.
+"""
 
 import time
 from collections.abc import Mapping

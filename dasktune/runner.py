@@ -94,8 +94,8 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
         client: Of a running cluster, which is joined and never closed; None: workers on this
             computer are started, and stopped at the end.
         store: Where states and journals are kept; a path or a URL that every worker can reach. For
-            `s3://` the usual variables of the environment (AWS_ACCESS_KEY_ID, …) are taken, here and
-            by workers that are started here; elsewhere give a `Store` with `storage_options`.
+            `s3://` the usual variables of the environment (AWS_ACCESS_KEY_ID, …) are taken, here
+            and by workers that are started here; elsewhere give a `Store` with `storage_options`.
         workers: How many workers to start on this computer, by default one a core; 0 runs the
             stages in this process, one at a time, for debugging.
         resources: What each slot takes of a worker's resources, such as `{"GPU": 0.5}`; by default

@@ -24,6 +24,14 @@ from distributed import Client, Nanny, Scheduler, SpecCluster
 from dasktune.errors import BackendError
 from dasktune.space.arguments import whole
 
+_ENVIRONMENT = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
 _SETTINGS = {
     "distributed.worker.daemon": False,
     "distributed.worker.memory.target": False,
@@ -34,13 +42,7 @@ _SETTINGS = {
     "distributed.scheduler.worker-saturation": "inf",
     # Each stage is retried by our own rules; a worker that dies must not condemn what waited there.
     "distributed.scheduler.allowed-failures": 1_000_000,
-    "distributed.nanny.pre-spawn-environ": {
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    },
+    "distributed.nanny.pre-spawn-environ": _ENVIRONMENT,
 }
 
 _DASKS_THRESHOLD = "65536"
@@ -75,7 +77,7 @@ def local_workers(n_workers: int | None = None, *, imports: Sequence[str] = ()) 
         # Left by an earlier cluster of this process: a nanny puts its settings into the environment
         # of whoever starts it, where they have precedence over ours.
         del os.environ["MALLOC_TRIM_THRESHOLD_"]
-    with dask.config.set(_SETTINGS):
+    with _environment_kept(), dask.config.set(_SETTINGS):
         try:
             cluster = SpecCluster(
                 workers={
@@ -96,6 +98,23 @@ def local_workers(n_workers: int | None = None, *, imports: Sequence[str] = ()) 
             except KeyboardInterrupt:
                 _kill(cluster)  # closing in order would wait for what the workers are doing
                 raise
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Take back what nannies write into the environment of this process when they start workers.
+
+    It would have precedence over the settings of the next cluster, ours or not.
+    """
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _kill(cluster: SpecCluster) -> None:

@@ -110,3 +110,14 @@ def test_a_script_without_a_guard_gets_one_sentence(tmp_path: Path) -> None:
     assert answer.stderr.count("\n") == 1
     assert 'under if __name__ == "__main__":' in answer.stderr
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.cluster
+def test_the_environment_of_this_process_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    before = dict(os.environ)
+    with local_workers(1) as client:
+        found = client.run(lambda: os.environ["MALLOC_TRIM_THRESHOLD_"])
+    assert set(found.values()) == {str(1 << 30)}
+    assert dict(os.environ) == before

@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -123,11 +124,20 @@ def test_tasks_are_few_named_by_content_and_run_where_they_were_meant_to(
 
     def look(_: object) -> None:
         seen.extend(tasks_of(cluster))
-        workers = cluster.scheduler.workers.values()
-        paths = [len([t for t in w.processing if str(t.key).startswith("dask")]) for w in workers]
-        assert max(paths) <= 1, "something is queued behind a running stage"
+        # The driver may hear that a stage is done just before the scheduler does: then the next
+        # path is there for a moment beside it. Behind a running stage it would stay for long.
+        for _attempt in range(5):
+            workers = cluster.scheduler.workers.values()
+            paths = [
+                len([t for t in w.processing if str(t.key).startswith("dask")]) for w in workers
+            ]
+            if max(paths) <= 1:
+                return
+            time.sleep(0.02)
+        raise AssertionError("something is queued behind a running stage")
 
-    run(study_of(Walk(str(notes.folder))), store=store, client=client, on_event=look)
+    walk = Walk(str(notes.folder), pace_s=0.1)
+    run(study_of(walk), store=store, client=client, on_event=look)
     assert seen
     assert all(re.fullmatch("dasktune_(train|eval)-[0-9a-f]{64}", key) for key in seen)
     # The names of prefixes are never forgotten by Dask's scheduler: ours are two.
