@@ -1,6 +1,5 @@
 """Learning curves for benchmarks/search.py (benchmarks/curves.py): a made-up network.
 
-
 *The made-up network.* Its excess loss x starts at 1 and moves, at every step, a part
 1 - exp(-r) of the way to a floor f, both set by the values of the step: with the effective learning
 rate e = lr * (64 / batch_size) / (1 - momentum),
