@@ -236,6 +236,7 @@ def test_a_stage_whose_driver_is_gone_ends_at_its_step_boundary_with_a_commit(
         notes.wait_for(2, 1)
         driver.signal(signal.SIGKILL)
         wait_until(lambda: not tasks_of(cluster))
+        wait_until(lambda: _given_up(cluster) == 2)  # the workers have heard of it, too
         before = {record.key for record in store.records()}
         assert not before
     wait_until(lambda: len(store.keys()) == 2)
@@ -265,12 +266,24 @@ def test_ctrl_c_on_a_cluster_loses_nothing(
 
 
 def _stopping(cluster: SpecCluster) -> int:
-    """Number of paths that workers were told to stop.
+    """Number of paths that workers were told to stop."""
+    return _counted(cluster, "len(__import__('sys').modules['dasktune.runtime.task'].STOPPED)")
+
+
+def _given_up(cluster: SpecCluster) -> int:
+    """Number of tasks that workers are still executing and nobody wants any more."""
+    workers = "__import__('sys').modules['distributed.worker'].Worker._instances"
+    return _counted(
+        cluster, f"sum(t.state == 'cancelled' for w in {workers} for t in w.state.tasks.values())"
+    )
+
+
+def _counted(cluster: SpecCluster, text: str) -> int:
+    """Sum up what workers say to a question.
 
     Sent as text: a function of this module would let the workers import pytest, in the middle of a
     step, and that draws from Python's global generator.
     """
-    text = "len(__import__('sys').modules['dasktune.runtime.task'].STOPPED)"
     with Client(cluster) as client:
         return int(sum(client.run(eval, text).values()))
 
