@@ -243,9 +243,18 @@ def largest_bracket(setting: Setting, sampler: Sampler, tuner: Tuner, budget: in
 
 
 def prefix_table(shared: Setting, apart: Setting, seeds: Seeds) -> bool:
-    """Print prefix-aware search against its plain sampler, in pairs of the same seed."""
-    print("\n| space, tuner | executed steps | plain | prefix-aware | difference | p |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    """Print prefix-aware search against its plain sampler, in pairs of the same seed.
+
+    The verdict is on the mean regret over the way: after each hundred executed steps.
+    """
+    budgets = range(100, 1401, 100)
+    shown = (400, 700, 1400)
+    print(
+        "\n| space, tuner | sampler | "
+        + " | ".join(f"regret at {b} steps" for b in shown)
+        + " | mean over the way | difference | p |\n| --- | --- |"
+        + " --- |" * (len(shown) + 3)
+    )
     is_met = True
     tuners: list[tuple[str, Tuner]] = [
         ("FullTraining", dt.FullTraining(MAX_STEPS)),
@@ -253,33 +262,30 @@ def prefix_table(shared: Setting, apart: Setting, seeds: Seeds) -> bool:
     ]
     for where, setting in (("shared", shared), ("nothing shared", apart)):
         for name, tuner in tuners:
-            budgets = (700, 1400)
-            plain, aware = (
-                seeds.of(
-                    Task(
-                        setting=setting,
-                        sampler=sampler,
-                        tuner=tuner,
-                        n_trials=setting.n_most,
-                        max_steps_executed=budgets[-1],
-                    )
+            means: list[list[float]] = []
+            for kind, sampler in (
+                ("plain", dt.Random()),
+                ("prefix-aware", dt.PrefixAware(dt.Random())),
+            ):
+                task = Task(
+                    setting=setting,
+                    sampler=sampler,
+                    tuner=tuner,
+                    n_trials=setting.n_most,
+                    max_steps_executed=budgets[-1],
                 )
-                for sampler in (dt.Random(), dt.PrefixAware(dt.Random()))
-            )
-            for budget in budgets:
-                a, b = (
-                    [regret_at(trace, setting.best, budget) for trace, _, _ in found]
-                    for found in (plain, aware)
-                )
-                gain = mean(a) - mean(b)
-                p = sign_flip_p([x - y for x, y in zip(a, b, strict=True)])
-                if setting is shared:
-                    is_met &= gain > 0 and p < 0.01  # noqa: PLR2004
-                else:
-                    is_met &= mean(b) <= 1.02 * mean(a)
+                traces = [trace for trace, _, _ in seeds.of(task)]
+                at = {b: [regret_at(t, setting.best, b) for t in traces] for b in budgets}
+                means.append([mean(at[b][i] for b in budgets) for i in range(len(traces))])
+                cells = " | ".join(f"{mean(at[b]):.4f}" for b in shown)
+                verdict = " | "
+                if len(means) > 1:
+                    p = sign_flip_p([x - y for x, y in zip(*means, strict=True)])
+                    change = mean(means[1]) / mean(means[0]) - 1
+                    verdict = f"{change:+.1%} | {p:.4f}"
+                    is_met &= change < 0 and p < 0.01 if setting is shared else change <= 0.02  # noqa: PLR2004
                 print(
-                    f"| {where}, {name} | {budget} | {mean(a):.4f} | {mean(b):.4f} | "
-                    f"{-gain / mean(a):+.1%} | {p:.4f} |",
+                    f"| {where}, {name} | {kind} | {cells} | {mean(means[-1]):.4f} | {verdict} |",
                     flush=True,
                 )
     print(f"\nbetter where steps are shared (p < 0.01), else at most 2 % worse: {_yes(is_met)}")
@@ -359,6 +365,10 @@ def main() -> int:
     """Print the tables; return 0 if the targets are met."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument(
+        "--only", nargs="+", choices=["real", "tuners", "prefix", "ties"],
+        default=["real", "tuners", "prefix", "ties"],
+    )  # fmt: skip
     parser.add_argument("--record", action="store_true", help="train the table of real curves")
     options = parser.parse_args()
     if options.record:
@@ -367,14 +377,18 @@ def main() -> int:
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores")
     with ProcessPoolExecutor() as pool:
         seeds = Seeds(options.seeds, pool)
-        print(f"\nReal curves (Fashion-MNIST, 200 schedules), {options.seeds} seeds.")
-        is_met = tuners_table(real_setting(), real_pairs(), seeds)
+        is_met = True
+        if "real" in options.only:
+            print(f"\nReal curves (Fashion-MNIST, 200 schedules), {options.seeds} seeds.")
+            is_met &= tuners_table(real_setting(), real_pairs(), seeds)
         print(f"\nMade-up network, {options.seeds} seeds.")
         shared, apart, late = made_up_settings()
-        random = dt.Random()
-        is_met &= tuners_table(shared, made_up_pairs(random), seeds)
-        is_met &= prefix_table(shared, apart, seeds)
-        ties_table([("shared", shared), ("mostly shared", late)], seeds)
+        if "tuners" in options.only:
+            is_met &= tuners_table(shared, made_up_pairs(dt.Random()), seeds)
+        if "prefix" in options.only:
+            is_met &= prefix_table(shared, apart, seeds)
+        if "ties" in options.only:
+            ties_table([("shared", shared), ("mostly shared", late)], seeds)
     return 0 if is_met else 1
 
 

@@ -37,7 +37,7 @@ class PrefixAware(Sampler):
 
     sampler: Sampler
     """Who proposes."""
-    n_candidates: int = 8
+    n_candidates: int = 24
     """Proposals for each trial, at least 2."""
 
     def __post_init__(self) -> None:

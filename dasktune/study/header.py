@@ -173,7 +173,7 @@ def _differences(old: Mapping[str, _Read], new: Mapping[str, _Read], study: str)
             continue
         if key == "fingerprint":
             yield from difference(_fingerprint(old[key]), _fingerprint(new[key]))
-        elif key == "space":
+        elif key in ("space", "limits"):
             yield from _differences(old[key], new[key], study)
         else:
             yield f"{key} of {study} was {old.get(key)} and is {new.get(key)}"

@@ -46,7 +46,7 @@ def outcomes(result: Result) -> list[Any]:
         ({"n_trials": 6}, "n_trials of study was 4 and is 6"),
         ({"seed": 7}, "seed of study was 0 and is 7"),
         ({"tuner": dt.FullTraining(8)}, "rungs=(2, 3, 5, 6)"),
-        ({"timeout": 60}, "'timeout_s': None"),
+        ({"timeout": 60}, "timeout_s of study was None and is 60.0"),
         ({"space": SPACE | {"decay": 0.5}}, "decay"),
         ({"first": [{"lr": 0.1, "momentum": 0.9}]}, "first of study was"),
     ],
