@@ -404,9 +404,18 @@ def real_pairs() -> list[tuple[str, Sampler, Tuner]]:
 
 
 def made_up_pairs(random: Sampler) -> list[tuple[str, Sampler, Tuner]]:
-    """Return the pairs for the made-up network, with populations."""
-    population = dt.PopulationBasedTraining(max_steps=MAX_STEPS, ready_steps=9)
-    return [*pairs_of(random, MAX_STEPS, 1), ("Random, population of 20", random, population)]
+    """Return the pairs for the made-up network, with populations, a grid, and Optuna's TPE."""
+    full = dt.FullTraining(MAX_STEPS)
+    return [
+        *pairs_of(random, MAX_STEPS, 1),
+        (
+            "Random, population of 20",
+            random,
+            dt.PopulationBasedTraining(max_steps=MAX_STEPS, ready_steps=9),
+        ),
+        ("Grid, FullTraining", dt.Grid(), full),
+        ("TPE, FullTraining", dt.Optuna(), full),
+    ]
 
 
 if __name__ == "__main__":
