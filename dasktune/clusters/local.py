@@ -73,10 +73,6 @@ def local_workers(n_workers: int | None = None, *, imports: Sequence[str] = ()) 
     """
     gpus = visible_gpus(os.environ, Path("/proc/driver/nvidia/gpus"))
     n = whole(n_workers, "workers", 1) if n_workers is not None else len(gpus) or _n_cores()
-    if os.environ.get("MALLOC_TRIM_THRESHOLD_") == _DASKS_THRESHOLD:
-        # Left by an earlier cluster of this process: a nanny puts its settings into the environment
-        # of whoever starts it, where they have precedence over ours.
-        del os.environ["MALLOC_TRIM_THRESHOLD_"]
     with _environment_kept(), dask.config.set(_SETTINGS):
         try:
             cluster = SpecCluster(
@@ -107,6 +103,8 @@ def _environment_kept() -> Iterator[None]:
     It would have precedence over the settings of the next cluster, ours or not.
     """
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    if before["MALLOC_TRIM_THRESHOLD_"] == _DASKS_THRESHOLD:
+        del os.environ["MALLOC_TRIM_THRESHOLD_"]  # left by an earlier cluster that was not ours
     try:
         yield
     finally:
