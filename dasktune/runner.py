@@ -112,13 +112,9 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
         InvalidStudyError: Something does not fit, before any work starts.
         BackendError: The workers, the store or the journal failed.
     """
-    if client is not None and workers is not None:
-        raise InvalidStudyError(
-            f"workers is {workers} and a client is given too; the client's cluster has its workers"
-        )
-    place = _Place(
+    place = _placed(
         client=client,
-        store=store if isinstance(store, Store) else Store(store),
+        store=store,
         workers=workers,
         resources=resources,
         mends_allocator=mends_allocator,
@@ -158,17 +154,7 @@ def extend(study: Study, **where: Unpack[Where]) -> Result:
             no place in the new space.
         BackendError: The workers, the store or the journal failed.
     """
-    store = where.get("store", DEFAULT_STORE)
-    place = _Place(
-        client=where.get("client"),
-        store=store if isinstance(store, Store) else Store(store),
-        workers=where.get("workers"),
-        resources=where.get("resources"),
-        mends_allocator=where.get("mends_allocator"),
-        on_event=where.get("on_event"),
-        verbose=where.get("verbose", False),
-    )
-    return _run([study], place, _extended)[0]
+    return _run([study], _placed(**where), _extended)[0]
 
 
 _Chosen: TypeAlias = tuple[list[str], list[Study]]
@@ -275,6 +261,25 @@ class _Place:
     mends_allocator: bool | None
     on_event: Callable[[Entry], None] | None
     verbose: bool
+
+
+def _placed(**where: Unpack[Where]) -> _Place:
+    """Check where to run, open the store, and fill in what the user did not say."""
+    client, workers = where.get("client"), where.get("workers")
+    if client is not None and workers is not None:
+        raise InvalidStudyError(
+            f"workers is {workers} and a client is given too; the client's cluster has its workers"
+        )
+    store = where.get("store", DEFAULT_STORE)
+    return _Place(
+        client=client,
+        store=store if isinstance(store, Store) else Store(store),
+        workers=workers,
+        resources=where.get("resources"),
+        mends_allocator=where.get("mends_allocator"),
+        on_event=where.get("on_event"),
+        verbose=where.get("verbose", False),
+    )
 
 
 def _backend(

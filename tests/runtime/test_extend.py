@@ -186,3 +186,10 @@ def test_first_trials_are_those_that_were_given(notes: Notes, store: Store) -> N
 def test_first_trials_outside_the_space_are_refused(notes: Notes, first: Any, words: str) -> None:  # noqa: ANN401
     with pytest.raises(InvalidStudyError, match=words):
         walk_study(notes, first=first)
+
+
+def test_workers_beside_a_client_are_refused_as_by_run(notes: Notes, store: Store) -> None:
+    client: Any = object()
+    for verb in (run, extend):
+        with pytest.raises(InvalidStudyError, match="a client is given too"):
+            verb(walk_study(notes), store=store, client=client, workers=2)
