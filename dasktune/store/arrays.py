@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dasktune.store.buffers import Buffers, Refusal, are_truths, wholes
+from dasktune.store.buffers import Buffers, Memories, Refusal, are_truths, wholes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,7 +52,7 @@ def array_node(value: object, buffers: Buffers) -> list[Any]:
     return ["array", name, list(value.shape), "F" if columns_first else "C", number]
 
 
-def read_array(node: Sequence[Any], memories: Sequence[memoryview]) -> Array:
+def read_array(node: Sequence[Any], memories: Memories) -> Array:
     """Return an array that lies in the memory that its node names.
 
     Raises:
@@ -62,7 +62,7 @@ def read_array(node: Sequence[Any], memories: Sequence[memoryview]) -> Array:
     dtype, shape = _dtype(name), wholes(shape, "the shape of an array")
     if order not in ("C", "F") or len(shape) > _MAX_DIMENSIONS:
         raise ValueError("an array must have order C or F and at most 64 dimensions")
-    memory = memories[number]
+    memory = memories.taken(number)
     if prod(shape) * dtype.itemsize != memory.nbytes:
         raise ValueError(f"an array of shape {shape} does not fit {memory.nbytes} bytes")
     _check_values(memory, dtype)

@@ -3,7 +3,8 @@ r"""Write a state of training as bytes and read it back, without pickle.
 Called by the store. Takes nested dicts, OrderedDicts, lists, tuples, sets, numbers, text, bytes,
 None, numpy arrays and torch tensors, and refuses anything else by its path in the state. Reading
 executes nothing: bytes that are torn, damaged or made by an enemy raise an error, or give a
-state that holds other values; never more memory than a small multiple of their length.
+state that holds other values; never more memory than a small multiple of their length, since a
+buffer is copied for one mention and no more buffers are taken than could be mentioned.
 
 Format, version 1, all numbers little-endian:
 
@@ -27,7 +28,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias
 
 from dasktune.errors import BackendError
-from dasktune.store.buffers import aligned, is_aligned, padding, slices, wholes
+from dasktune.store.buffers import SHORTEST_MENTION, aligned, is_aligned, padding, slices, wholes
 from dasktune.store.nodes import NodeReader, NodeWriter
 
 State: TypeAlias = Any
@@ -133,7 +134,10 @@ def decode(
         structure, start = _structure(memory, allow_pickle)
         if not isinstance(structure, dict) or structure.keys() != {"buffers", "state"}:
             raise ValueError("the structure must have buffers and state")
-        places = slices(wholes(structure["buffers"], "lengths of buffers"), start)
+        lengths = wholes(structure["buffers"], "lengths of buffers")
+        if len(lengths) * SHORTEST_MENTION > start:
+            raise ValueError(f"a structure that short cannot name {len(lengths)} buffers")
+        places = slices(lengths, start)
         end = places[-1].stop + padding(places[-1].stop) if places else start
         if end != memory.nbytes:
             raise ValueError(f"buffers end at byte {end}, the data at {memory.nbytes}")

@@ -4,10 +4,19 @@ Called by whoever drives a study, under the study's lock, and by readers at any 
 the lines up to some moment: always a beginning, never a gap. On a disk a journal is one file, whose
 last line may be torn if its writer died; in an object store it is a row of numbered segments, the
 last of which is replaced by a longer one as it grows.
+
+A driver that slept may lose its lock, wake, and write before it notices. So a journal makes sure of
+the lock before each write, and in an object store each segment begins with a mark that says how
+much of which segment counts before it: what a predecessor has written since is never read.
+
+    {"follows":7,"bytes":1234}      1234 bytes of segment 7, marks included; 0: of nothing
+
+Segments without a mark are of earlier versions and follow all of the one before.
 """
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +31,16 @@ from dasktune.store.local_files import (
     sync_folder,
     write_all,
 )
+from dasktune.store.lock import StudyLock
 from dasktune.store.medium import Medium
+from dasktune.store.names import number_name, numbered
 
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 * 2**10
 """From this size on a segment is not replaced any more: each append writes it anew."""
+
+_MARK = re.compile(rb'\{"follows":([0-9]{1,18}),"bytes":([0-9]{1,18})\}\n')
 
 
 class Journal(Protocol):
@@ -38,7 +51,8 @@ class Journal(Protocol):
 
         Raises:
             InvalidStudyError: A line has a line break or a null character in it.
-            BackendError: They could not be written; the journal is as it was.
+            BackendError: They could not be written, or the study's lock is lost; the journal is as
+                it was.
         """
 
     def write(self, *lines: str) -> None:
@@ -46,7 +60,8 @@ class Journal(Protocol):
 
         Raises:
             InvalidStudyError: A line has a line break or a null character in it.
-            BackendError: They could not be written; the journal is as it was.
+            BackendError: They could not be written, or the study's lock is lost; the journal is as
+                it was.
         """
 
     def sync_soon(self) -> None:
@@ -66,8 +81,9 @@ class Journal(Protocol):
 class FileJournal:
     """A journal in a file of its own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock: StudyLock | None = None) -> None:
         self._path = path
+        self._lock = lock
         self._descriptor: int | None = None
         self._size = 0
         self._syncer: _Syncer | None = None
@@ -89,6 +105,8 @@ class FileJournal:
 
     def _append(self, lines: tuple[str, ...], *, is_durable: bool) -> None:
         data = _joined(lines)
+        if self._lock is not None:
+            self._lock.confirm()
         with disk_errors("append to", self._path):
             descriptor = self._opened()
             try:
@@ -179,36 +197,69 @@ class _Syncer:
 class SegmentJournal:
     """A journal in numbered objects."""
 
-    def __init__(self, medium: Medium, folder: str) -> None:
+    def __init__(self, medium: Medium, folder: str, lock: StudyLock | None = None) -> None:
         self._medium = medium
         self._folder = folder
+        self._lock = lock
         self._number: int | None = None
         self._content = b""
+        self._end: tuple[int, int] | None = None
+        """Number and bytes of the last segment that counts: where what is appended goes on."""
         self._begun: tuple[int, bytes] | None = None
 
     def append(self, *lines: str) -> None:
         """Append lines, all with one put; they are durable when it returns."""
         data = _joined(lines)
+        if self._lock is not None:
+            self._lock.confirm()
         if self._number is not None and len(self._content) < SEGMENT_BYTES:
-            self._medium.put(self._name(self._number), self._content + data)
-            self._content += data
-            return
-        # Another writer's last segment stays as it is: a driver that was taken for dead may still
-        # replace it.
+            self._grow(self._number, data)
+        else:
+            self._begin(data)
+
+    def _grow(self, number: int, data: bytes) -> None:
+        try:
+            self._medium.put(self._name(number), self._content + data)
+        except BaseException:
+            # It may have arrived, or still arrive: what follows says that it does not count.
+            self._end, self._number = (number, len(self._content)), None
+            raise
+        self._content += data
+        self._end = number, len(self._content)
+
+    def _begin(self, data: bytes) -> None:
+        """Begin a segment after what was read, or was written last."""
+        if self._end is None:
+            self._parts()
+        last, n_bytes = self._end or (0, 0)
+        data = f'{{"follows":{last},"bytes":{n_bytes}}}\n'.encode() + data
         if self._begun is None:
-            self._begun = (self._number or self._last()) + 1, data
+            self._begun = last + 1, data
         number, tried = self._begun
         self._begun = number, data
-        name = self._name(number)
-        if not self._medium.create(name, data):
+        while not self._medium.create(self._name(number), data):
             # A first try may have arrived though its answer did not.
-            if self._medium.read(name) not in (tried, data):
-                raise BackendError(
-                    f"somebody else has written {name!r} in {self._medium.url!r}: a study may have "
-                    "one driver at a time, the one that holds its lock"
-                )
-            self._medium.put(name, data)
+            if self._medium.read(self._name(number)) in (tried, data):
+                self._medium.put(self._name(number), data)
+                break
+            self._refuse_rival(number)
+            number, tried = number + 1, data
+            self._begun = number, data
         self._number, self._content, self._begun = number, data, None
+        self._end = number, len(data)
+
+    def _refuse_rival(self, number: int) -> None:
+        """Make sure that a segment that was in the way is none of our successor's.
+
+        Raises:
+            BackendError: It is, or nobody can tell.
+        """
+        if self._lock is None:
+            raise BackendError(
+                f"somebody else has written {self._name(number)!r} in {self._medium.url!r}: a "
+                "study may have one driver at a time, the one that holds its lock"
+            )
+        self._lock.ask()  # who has the lock leaves out what a predecessor wrote too late
 
     def write(self, *lines: str) -> None:
         """Append lines: what an object store has taken is durable."""
@@ -218,8 +269,26 @@ class SegmentJournal:
         """Do nothing: what was written is durable."""
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines without their ends; nothing if there is no journal."""
-        for number in range(1, self._last() + 1):
+        """Yield the lines without their ends; nothing if there is no journal.
+
+        What is appended next goes on from these, whatever others have written since.
+        """
+        for name, data in self._parts():
+            yield from _whole_lines(data, name)
+
+    def close(self) -> None:
+        """Begin a new segment with the next append, after what is there then."""
+        self._number = self._end = self._begun = None
+
+    def _parts(self) -> list[tuple[str, bytes]]:
+        """Return what counts of each segment, with its name, and note where it ends."""
+        names = self._medium.listing(self._folder)
+        number = max((n for name in names if (n := numbered(name, ".jsonl"))), default=0)
+        n_bytes: int | None = None
+        found: list[tuple[str, bytes]] = []
+        if self._number is None:
+            self._end, self._begun = (0, 0), None
+        while number:
             name = self._name(number)
             data = self._medium.read(name)
             if data is None:
@@ -227,18 +296,20 @@ class SegmentJournal:
                     f"{name!r} is missing in {self._medium.url!r}: a journal must have all its "
                     "segments"
                 )
-            yield from _whole_lines(data, name)
-
-    def close(self) -> None:
-        """Begin a new segment with the next append."""
-        self._number = self._begun = None
+            end = data.rfind(b"\n") + 1 if n_bytes is None else n_bytes
+            if self._number is None and not found:
+                self._end = number, end
+            mark = _MARK.match(data)
+            begin = mark.end() if mark else 0
+            before, before_bytes = (int(mark[1]), int(mark[2])) if mark else (number - 1, None)
+            if before >= number or not begin <= end <= len(data):
+                raise BackendError(f"the journal {name!r} is damaged: its segments do not fit")
+            found.append((name, data[begin:end]))
+            number, n_bytes = before, before_bytes
+        return found[::-1]
 
     def _name(self, number: int) -> str:
-        return f"{self._folder}/{number:08d}.jsonl"
-
-    def _last(self) -> int:
-        stems = (name.removesuffix(".jsonl") for name in self._medium.listing(self._folder))
-        return max((int(stem) for stem in stems if stem.isdecimal()), default=0)
+        return f"{self._folder}/{number_name(number, '.jsonl')}"
 
 
 def _joined(lines: tuple[str, ...]) -> bytes:

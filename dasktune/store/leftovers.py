@@ -7,12 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dasktune.errors import InvalidStudyError
 from dasktune.store.local_files import TEMPORARY
 from dasktune.store.medium import Entry, Medium
-from dasktune.store.names import PROOFS, STATES, blob_of, key_of
+from dasktune.store.names import (
+    LOCKS,
+    PINS,
+    PROOFS,
+    STATES,
+    TIMELINES,
+    blob_of,
+    is_of_a_store,
+    key_of,
+)
 from dasktune.units import Digest, Seconds
 
-_FOLDERS = (STATES, "timelines", "locks", PROOFS)
+_FOLDERS = (STATES, TIMELINES, LOCKS, PINS, PROOFS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +33,22 @@ class Cleaned:
     """Files or objects."""
     size_bytes: int
     """All of them together."""
+
+
+def refuse_no_store(medium: Medium) -> None:
+    """Make sure that a store has been written at a place: a paper's folder may have proofs too.
+
+    Raises:
+        InvalidStudyError: None has.
+    """
+    if medium.was_written():
+        return
+    for folder in (TIMELINES, PINS, STATES):
+        if any(is_of_a_store(folder, name) for name in medium.listing(folder)):
+            return
+    raise InvalidStudyError(
+        f"store is {medium.url!r}, where no store is: give the folder or the URL of one"
+    )
 
 
 def leftovers(

@@ -162,6 +162,12 @@ class LocalFiles:
                             found[entry.name] = Entry(size_bytes=status.st_size, age_s=age_s)
             return found
 
+    def was_written(self) -> bool:
+        """Say whether anybody has been within `writing` or `alone`."""
+        path = self.path(_GUARD)
+        with disk_errors("read", path):
+            return path.exists()
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold this while files are written that nothing refers to yet."""
@@ -255,7 +261,11 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def open_making_folders(path: Path | str, flags: int) -> int:
-    """Open a file, and make the folders above it if they are missing, durably."""
+    """Open a file, and make the folders above it if they are missing, durably.
+
+    A link in place of the file is refused: it would have what lies elsewhere written to.
+    """
+    flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
         return os.open(path, flags, 0o666)
     except FileNotFoundError:

@@ -3,7 +3,9 @@
 On a disk the operating system keeps the lock and drops it when its owner dies. In an object store,
 or on a disk that cannot lock, the owner writes a sign of life every few seconds into an object of
 its own number; who finds it silent long enough creates the next number, which only one can. Clocks
-of two machines are never compared to take a lock away, only to answer early that it is held.
+of two machines are never compared to take a lock away, only to answer early that it is held. An
+owner that was silent that long, because its machine slept or the network was gone, looks before it
+writes anything else.
 """
 
 import contextlib
@@ -11,22 +13,22 @@ import errno
 import json
 import logging
 import os
-import socket
 import sys
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from dasktune.errors import BackendError
+from dasktune.store.holder import UNREADABLE, Holder, holder_of, is_dead, read_holder, this_process
 from dasktune.store.local_files import disk_errors, open_making_folders
 from dasktune.store.medium import Medium
+from dasktune.store.names import LOCKS, number_name, numbered
 from dasktune.units import Seconds
 
 if sys.platform != "win32":
@@ -38,43 +40,32 @@ CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 """What a disk says that has no locks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Who has a lock."""
-
-    host: str
-    """Name of the machine."""
-    pid: int
-    """The process."""
-    since: str
-    """When it took the lock: date and time, UTC."""
-    machine: str = ""
-    """Names the machine since its last start, and the namespace in which `pid` counts."""
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}, since {self.since}"
-
-
-def this_process() -> Holder:
-    """Return this process as a holder, from now on."""
-    return Holder(
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        since=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=_machine(),
-    )
-
-
 class StudyLock:
     """A lock that is held; release it, or use it in a `with`."""
 
     def check(self) -> None:
-        """Make sure that the lock is still held.
+        """Make sure that the lock is still held, as far as is known here: nothing is asked.
 
         Raises:
             BackendError: It was lost: somebody else may be deciding.
         """
         raise NotImplementedError
+
+    def confirm(self) -> None:
+        """Make sure that the lock is still held; ask only if it may have been lost meanwhile.
+
+        Raises:
+            BackendError: It was lost, or the store, which was asked, does not answer.
+        """
+        self.check()
+
+    def ask(self) -> None:
+        """Make sure that the lock is still held, by what the store says now.
+
+        Raises:
+            BackendError: It was lost, or the store does not answer.
+        """
+        self.check()
 
     def release(self) -> None:
         """Give the lock back; again is harmless."""
@@ -111,17 +102,25 @@ class FileLock(StudyLock):
             try:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise
-                raise _held(study, _read_holder(path.read_bytes())) from None
+                raise _held(study, read_holder(path.read_bytes())) from None
             finally:
                 self.release()
         holder = json.dumps(asdict(this_process())).encode()
-        with disk_errors("write", path):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, holder, 0)
+        try:
+            with disk_errors("write", path):
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, holder, 0)
+        except BaseException:
+            self.release()  # nobody else will: the caller never sees this object
+            raise
         _HELD.add(self)
 
     def check(self) -> None:
-        """Make sure that the lock was not released; the operating system takes none away."""
+        """Make sure that the lock was not released.
+
+        The operating system takes none away, except on a network disk that has lost touch with
+        its server for longer than the server waits (90 s with NFSv4): that is not noticed here.
+        """
         if self._descriptor < 0:
             raise BackendError(f"the lock of study {self._study!r} was released: take it again")
 
@@ -170,11 +169,13 @@ class HeartbeatLock(StudyLock):
         """
         self._medium = medium
         self._study = study
-        self._folder = f"locks/{study}"
+        self._folder = f"{LOCKS}/{study}"
         self._patience_s = patience_s
         self._sign = _Sign(holder=this_process(), token=uuid.uuid4().hex)
         self._lost: str | None = None
         self._released = threading.Event()
+        self._signing = threading.Lock()
+        self._signed_s = _clocks_s()
         self._number = self._take()
         # A daemon: a driver that ends without releasing must end all the same.
         self._beating = threading.Thread(
@@ -188,6 +189,23 @@ class HeartbeatLock(StudyLock):
             raise BackendError(self._lost)
         if self._released.is_set():
             raise BackendError(f"the lock of study {self._study!r} was released: take it again")
+
+    def confirm(self) -> None:
+        """Make sure that nobody has taken the lock; look if this process was silent too long."""
+        self.check()
+        if self._silent_s() > self._patience_s:
+            self.ask()
+
+    def ask(self) -> None:
+        """Make sure that nobody has taken the lock: look in the store, and give a sign of life."""
+        self.check()
+        self._beat_once()
+        self.check()
+        if self._silent_s() > self._patience_s:
+            raise BackendError(
+                f"the lock of study {self._study!r} may be lost: the store at {self._medium.url!r} "
+                f"has had no sign of life from this process for {self._silent_s():.0f} s"
+            )
 
     def release(self) -> None:
         """Give the lock back: the next driver need not wait."""
@@ -204,6 +222,7 @@ class HeartbeatLock(StudyLock):
             last = max(numbers, default=0)
             if numbers and not self._is_free(last):
                 continue
+            self._signed_s = _clocks_s()
             self._sign = replace(self._sign, at_s=time.time())
             name, data = self._name(last + 1), self._sign.to_bytes()
             if self._medium.create(name, data) or self._medium.read(name) == data:
@@ -221,7 +240,7 @@ class HeartbeatLock(StudyLock):
         if data is None:  # whoever removed it has a greater number
             return False
         sign = _Sign.from_bytes(data)
-        if sign is None or sign.is_released or _is_dead(sign.holder):
+        if sign is None or sign.is_released or is_dead(sign.holder):
             return True
         if abs(time.time() - sign.at_s) < self._patience_s:
             raise _held(self._study, sign.holder)
@@ -244,6 +263,11 @@ class HeartbeatLock(StudyLock):
 
     def _beat_once(self) -> None:
         """Give a sign of life, unless the lock is lost."""
+        with self._signing:
+            self._sign_now()
+
+    def _sign_now(self) -> None:
+        since_s = _clocks_s()
         try:
             if max(self._numbers(), default=0) != self._number:
                 self._lost = (
@@ -252,6 +276,7 @@ class HeartbeatLock(StudyLock):
                 )
                 return
             self._write(replace(self._sign, beat=self._sign.beat + 1, at_s=time.time()))
+            self._signed_s = since_s
         except BackendError as error:  # the network may come back before others lose patience
             logger.warning("no sign of life for study %r: %s", self._study, error)
 
@@ -259,12 +284,16 @@ class HeartbeatLock(StudyLock):
         self._sign = sign
         self._medium.put(self._name(self._number), sign.to_bytes())
 
+    def _silent_s(self) -> Seconds:
+        """Return for how long others may have seen no sign of life, by the clock that says most."""
+        return max(now - then for now, then in zip(_clocks_s(), self._signed_s, strict=True))
+
     def _numbers(self) -> list[int]:
-        stems = (name.removesuffix(".json") for name in self._medium.listing(self._folder))
-        return [int(stem) for stem in stems if stem.isdecimal()]
+        names = self._medium.listing(self._folder)
+        return [number for name in names if (number := numbered(name, ".json"))]
 
     def _name(self, number: int) -> str:
-        return f"{self._folder}/{number:08d}.json"
+        return f"{self._folder}/{number_name(number, '.json')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,9 +314,11 @@ class _Sign:
     @classmethod
     def from_bytes(cls, data: bytes) -> "_Sign | None":
         """Return the sign, or None if it cannot be read."""
-        with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
+        with contextlib.suppress(*UNREADABLE):
             plain: dict[str, Any] = json.loads(data)
-            return cls(**{**plain, "holder": Holder(**plain["holder"])})
+            sign = cls(**{**plain, "holder": holder_of(plain["holder"])})
+            if isfinite(sign.at_s) and type(sign.is_released) is bool:
+                return sign
         return None
 
 
@@ -298,34 +329,9 @@ def _held(study: str, holder: Holder | None) -> BackendError:
     )
 
 
-def _read_holder(data: bytes) -> Holder | None:
-    # Its owner may be about to write it.
-    with contextlib.suppress(ValueError, TypeError):
-        return Holder(**json.loads(data))
-    return None
+def _clocks_s() -> tuple[Seconds, Seconds]:
+    """Return the time by a clock that sleeps and wakes with the machine, and by that of the world.
 
-
-def _is_dead(holder: Holder) -> bool:
-    """Say whether a process is certainly gone: only a process of this machine can be."""
-    if not holder.machine or holder.machine != _machine():
-        return False
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _machine() -> str:
-    parts = list(_machine_parts())
-    return "/".join(parts) if len(parts) == 3 else ""  # noqa: PLR2004 - all that are known
-
-
-def _machine_parts() -> Iterator[str]:
-    # Pods of one node may share the name of the host, but not the namespace of processes.
-    yield socket.gethostname()
-    with contextlib.suppress(OSError):
-        yield Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        yield str(Path("/proc/self/ns/pid").readlink())
+    A machine that was suspended may have stopped the first, and somebody may set the second.
+    """
+    return time.monotonic(), time.time()

@@ -73,6 +73,9 @@ class Medium(Protocol):
     def listing(self, folder: str) -> dict[str, Entry]:
         """Return the files of a folder by name within it, unfinished ones included."""
 
+    def was_written(self) -> bool:
+        """Say whether it is certain, without looking through it, that a store was written here."""
+
     def writing(self) -> AbstractContextManager[None]:
         """Hold this while files are written that nothing refers to yet."""
 

@@ -13,7 +13,8 @@ list that begins with its kind:
     ["tensor", dtype, buffer or null, offset, shape, strides, requires_grad, is_parameter]
     ["size", ...]                                                        torch.Size
 
-Bytes in a node are hexadecimal. Only these exact types are taken, no subclass: what a subclass adds
+Bytes in a node are hexadecimal. A buffer is named by one node, or by all tensors that share it as
+their storage. Only these exact types are taken, no subclass: what a subclass adds
 would be lost without a word. Identity of objects is not kept, except storages of tensors.
 """
 
@@ -27,7 +28,7 @@ from typing import Any, TypeAlias
 
 from dasktune.errors import StageError
 from dasktune.store.arrays import array_node, is_array, read_array, read_scalar
-from dasktune.store.buffers import Buffers, Refusal
+from dasktune.store.buffers import Buffers, Memories, Refusal
 from dasktune.store.tensors import TensorReader, Tensors
 
 MAX_DEPTH = 100
@@ -163,17 +164,16 @@ class NodeReader:
     """Turns a tree of nodes and a row of memories back into a state."""
 
     def __init__(self, memories: Sequence[memoryview], *, allow_pickle: bool = False) -> None:
-        self._memories = memories
-        self._allow_pickle = allow_pickle
-        tensors = TensorReader(memories)
+        buffers = Memories(memories)
+        tensors = TensorReader(buffers)
         self._readers: dict[str, Callable[[list[Node], int], Any]] = {
             "int": lambda node, _: int(node[1], 16),
             "float": lambda node, _: struct.unpack(">d", bytes.fromhex(node[1]))[0],
             "complex": lambda node, _: complex(*struct.unpack(">dd", bytes.fromhex(node[1]))),
             "text": lambda node, _: bytes.fromhex(node[1]).decode("utf-8", "surrogatepass"),
-            "bytes": lambda node, _: bytes(self._memories[node[1]]),
-            "bytearray": lambda node, _: bytearray(self._memories[node[1]]),
-            "pickle": lambda node, _: pickle.loads(self._memories[node[1]]),
+            "bytes": lambda node, _: bytes(buffers.taken(node[1])),
+            "bytearray": lambda node, _: bytearray(buffers.taken(node[1])),
+            "pickle": lambda node, _: pickle.loads(buffers.taken(node[1])),
             "list": self._items,
             "tuple": lambda node, depth: tuple(self._items(node, depth)),
             "set": lambda node, depth: set(self._items(node, depth)),
@@ -181,7 +181,7 @@ class NodeReader:
             "dict": lambda node, depth: dict(self._pairs(node, 1, depth)),
             "counter": lambda node, depth: Counter(dict(self._pairs(node, 1, depth))),
             "ordered": self._ordered,
-            "array": lambda node, _: read_array(node, memories),
+            "array": lambda node, _: read_array(node, buffers),
             "scalar": lambda node, _: read_scalar(node),
             "npstr": lambda node, _: read_scalar(node),
             "npbytes": lambda node, _: read_scalar(node),

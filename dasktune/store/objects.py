@@ -64,13 +64,26 @@ class Objects:
             for first in range(0, len(starts), _RANGES_AT_ONCE):
                 some = list(starts[first : first + _RANGES_AT_ONCE])
                 ends = [min(start + _RANGE_BYTES, size_bytes) for start in some]
-                try:
-                    parts = self._fs.cat_ranges([self._path(name)] * len(some), some, ends)
-                except FileNotFoundError:
+                parts = self._ranges(name, some, ends)
+                if parts is None:
                     return None
                 for start, end, part in zip(some, ends, parts, strict=True):
                     memory[start:end] = part
             return memory
+
+    def _ranges(self, name: str, starts: list[int], ends: list[int]) -> list[bytes] | None:
+        """Return parts of an object; None if it is gone, or shorter than it was just now."""
+        paths = [self._path(name)] * len(starts)
+        try:
+            # Unless told otherwise, and some versions even then, errors are returned as parts.
+            parts: list[Any] = self._fs.cat_ranges(paths, starts, ends, on_error="raise")
+            for part in parts:
+                if isinstance(part, BaseException):
+                    raise part
+        except FileNotFoundError:
+            return None
+        lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+        return parts if [len(part) for part in parts] == lengths else None
 
     def size_bytes(self, name: str) -> int | None:
         """Return the size of an object."""
@@ -142,6 +155,10 @@ class Objects:
                 )
                 for path, info in found.items()
             }
+
+    def was_written(self) -> bool:
+        """Say that nothing is certain."""
+        return False
 
     @contextmanager
     def writing(self) -> Iterator[None]:

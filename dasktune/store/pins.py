@@ -5,13 +5,11 @@ import logging
 from collections.abc import Collection
 
 from dasktune.errors import InvalidStudyError
-from dasktune.store.names import checked_key
+from dasktune.store.medium import Medium
+from dasktune.store.names import PINS, checked_key, is_of_a_store
 from dasktune.units import Digest
 
 logger = logging.getLogger(__name__)
-
-PINS = "pins"
-"""Folder of the lists."""
 
 
 def pins_name(study: str) -> str:
@@ -24,10 +22,17 @@ def pins_to_bytes(keys: Collection[Digest]) -> bytes:
     return json.dumps(sorted(checked_key(key) for key in keys)).encode()
 
 
+def all_pins(medium: Medium) -> frozenset[Digest]:
+    """Return the states that any study has pinned."""
+    names = [name for name in medium.listing(PINS) if is_of_a_store(PINS, name)]
+    lists = (medium.read(f"{PINS}/{name}") or b"[]" for name in names)
+    return frozenset(key for data in lists for key in pins_from_bytes(data))
+
+
 def pins_from_bytes(data: bytes) -> list[Digest]:
     """Read a list; one that is unreadable keeps nothing."""
     try:
         return [checked_key(key) for key in json.loads(data)]
-    except (ValueError, TypeError, InvalidStudyError) as error:
+    except (ValueError, TypeError, RecursionError, InvalidStudyError) as error:
         logger.warning("a list of states to be kept is unreadable: %s", error)
         return []

@@ -1,7 +1,8 @@
 """The record of a stored state: a few lines of JSON that say which blob stands for a key.
 
 Written last and atomically, so a state is there if and only if its record is. A checksum over the
-record itself keeps a damaged metric from deciding a promotion.
+record itself keeps a damaged metric from deciding a promotion. It keeps nobody from writing what
+he likes, so every field is checked when a record is read: it becomes part of paths, sizes, sums.
 
 It also keeps the metrics of report steps that were passed on the way to the state: a key names the
 whole history behind it, so it names them as well, and they need no states of their own. Version 2
@@ -14,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeGuard
 
 from dasktune.errors import BackendError, InvalidStudyError
-from dasktune.store.names import checked_key
+from dasktune.store.names import checked_digest, checked_key
 from dasktune.units import Digest, Seconds, Step
 
 Metrics: TypeAlias = Mapping[str, float | None]
@@ -28,6 +29,8 @@ Passed: TypeAlias = Mapping[Step, Mapping[str, float | None]]
 
 _VERSION = 2
 _VERSION_WITHOUT_PASSED = 1
+_LARGEST = 2**63 - 1
+"""Of a step or a size: what a file system can say; sums and quotients stay within floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Record:
     def seconds(self) -> Seconds:
         """How long it took to make; 0 if that is not known."""
         seconds = self.facts.get("seconds", 0.0)
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        is_number = _is_number(seconds) and not isinstance(seconds, bool)
         return float(seconds) if is_number else 0.0
 
     def with_metrics(self, metrics: Metrics | None) -> Self:
@@ -118,9 +121,9 @@ class Record:
             metrics = plain.pop("metrics")
             if metrics is not None:
                 metrics = _numbers(metrics)
-            passed = {int(t): _numbers(each) for t, each in plain.pop("passed", {}).items()}
+            passed = {_step(t): _numbers(each) for t, each in plain.pop("passed", {}).items()}
             record = cls(metrics=metrics, passed=passed, **plain)
-            checked_key(record.key)
+            _check_fields(record)
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{error!r}") from error
         return record
@@ -136,7 +139,7 @@ def checked_metrics(metrics: Mapping[Any, object] | None) -> Metrics | None:
         return None
     checked: dict[str, float | None] = {}
     for name, value in metrics.items():
-        if not isinstance(name, str) or not (value is None or isinstance(value, int | float)):
+        if not isinstance(name, str) or not (value is None or _is_number(value)):
             raise InvalidStudyError(
                 f"metric {name!r} is {value!r}; it must be a number or None, by name"
             )
@@ -172,11 +175,36 @@ def _numbers(metrics: Mapping[str, object]) -> Metrics:
 
 
 def _number(value: object) -> float | None:
-    if value is None or isinstance(value, int | float):
+    if value is None or _is_number(value):
         return value
     if value in ("nan", "inf", "-inf"):
         return float(str(value))
     raise ValueError(f"{value!r} is no metric")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Say whether something is a number that a float can hold, as all that is compared must be."""
+    try:
+        return isinstance(value, int | float) and isinstance(float(value), float)
+    except OverflowError:
+        return False
+
+
+def _step(text: str) -> Step:
+    step = int(text)
+    if str(step) != text or not 1 <= step <= _LARGEST:
+        raise ValueError(f"{text[:40]!r} is no step")
+    return step
+
+
+def _check_fields(record: Record) -> None:
+    checked_key(record.key)
+    checked_digest(record.sha256, "sha256")
+    for name, value in (("step", record.step), ("size_bytes", record.size_bytes)):
+        if type(value) is not int or not 0 <= value <= _LARGEST:
+            raise ValueError(f"{name} must be a whole number")
+    if not isinstance(record.facts, dict):
+        raise TypeError("facts must be an object")
 
 
 def _canonical(plain: Mapping[str, object]) -> str:

@@ -1,17 +1,21 @@
 """Read results of studies from the journals in a store, without the code that made them.
 
 Called by users (`dasktune.load_result`), in another script than the one that ran the study, and by
-the command line. Reads only, and takes no lock: a study may be running meanwhile.
+the command line. Reads only, and takes no lock: a study may be running meanwhile, and the store may
+be one that this process cannot write to. A damaged state is said to be so, and stays for those who
+can make it again.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dasktune.errors import InvalidStudyError
+from dasktune.store.codec import State
 from dasktune.store.store import Store
 from dasktune.study.header import is_header, read_header
 from dasktune.study.recall import recall
 from dasktune.study.result import Result
+from dasktune.units import Digest
 
 
 def load_result(name: str, store: str | Path | Store = "./dasktune-store") -> Result:
@@ -56,7 +60,22 @@ def load_results(name: str, store: str | Path | Store) -> list[Result]:
     """
     opened = store if isinstance(store, Store) else Store(store)
     results = recall(opened.journal(_journal_of(opened, name)).lines())
-    return [replace(result, states=opened) for result in results]
+    return [replace(result, states=_StatesToRead(store=opened)) for result in results]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StatesToRead:
+    """The states of a store that is not changed."""
+
+    store: Store
+
+    def load(self, key: Digest) -> State | None:
+        """Return a state; None if it is not stored.
+
+        Raises:
+            BackendError: It is damaged, or the store cannot be read.
+        """
+        return self.store.peek(key)
 
 
 def _journal_of(store: Store, study: str) -> str:

@@ -19,31 +19,33 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from dasktune.errors import BackendError, InvalidStudyError, StageError
+from dasktune.store.blobs import LostBlobError, read_blob
 from dasktune.store.codec import Encoding, State, decode
 from dasktune.store.eviction import choose_evictions
 from dasktune.store.journal_file import FileJournal, Journal, SegmentJournal
-from dasktune.store.leftovers import Cleaned, leftovers
+from dasktune.store.leftovers import Cleaned, leftovers, refuse_no_store
 from dasktune.store.local_files import LocalFiles
 from dasktune.store.lock import CANNOT_LOCK, FileLock, HeartbeatLock, StudyLock
-from dasktune.store.medium import Medium
 from dasktune.store.names import (
+    LOCKS,
     STATES,
+    TIMELINES,
     blob_name,
     blob_of,
     checked_key,
     checked_name,
+    is_name,
     key_of,
     proof_name,
     proof_of,
     record_name,
 )
-from dasktune.store.objects import Objects
-from dasktune.store.pins import PINS, pins_from_bytes, pins_name, pins_to_bytes
+from dasktune.store.pins import all_pins, pins_name, pins_to_bytes
+from dasktune.store.places import medium_at
 from dasktune.store.record import Metrics, Passed, Record, checked_metrics, checked_passed
 from dasktune.units import Digest, Seconds, Step
 
@@ -80,7 +82,7 @@ class Store:
         if limit_bytes is not None and limit_bytes < 0:
             raise InvalidStudyError(f"limit_bytes is {limit_bytes!r}; it must be at least 0")
         self._options = dict(storage_options or {})
-        self._medium = _medium(str(url), self._options)
+        self._medium = medium_at(str(url), self._options)
         self._allow_pickle = allow_pickle
         self.limit_bytes = limit_bytes
         """How large the states may be together; None: as large as they like."""
@@ -182,22 +184,26 @@ class Store:
         Raises:
             BackendError: The store cannot be read, or the state needs what is not here or allowed.
         """
+        try:
+            return self.peek(key)
+        except LostBlobError as error:
+            logger.warning("state %s is lost, and will be made again: %s", key, error.reason)
+            # The same attempt: whole records differ from themselves where a metric is NaN.
+            if self._digest_of(key) == error.record.sha256:
+                self._medium.remove(record_name(key))
+            return None
+
+    def peek(self, key: Digest) -> State | None:
+        """Return a state, and change nothing in the store; None if it isn't stored.
+
+        Raises:
+            BackendError: It is damaged, or as `load`.
+        """
         record = self.record(key)
         if record is None:
             return None
-        reason = ""
-        for _ in range(2):  # what is damaged on the way here may arrive whole the second time
-            memory = self._medium.read_aligned(blob_name(key, record.sha256), record.size_bytes)
-            if memory is None:
-                reason = f"there is no blob of {record.size_bytes} bytes"
-            elif sha256(memory).hexdigest() != record.sha256:
-                reason = "the checksum of its blob does not fit"
-            else:
-                return decode(memory, allow_pickle=self._allow_pickle, in_place=True)
-        logger.warning("state %s is lost, and will be made again: %s", key, reason)
-        if self.record(key) == record:
-            self._medium.remove(record_name(key))
-        return None
+        memory = read_blob(self._medium, record)
+        return decode(memory, allow_pickle=self._allow_pickle, in_place=True)
 
     def drop(self, key: Digest) -> None:
         """Forget a state, and give its space back; nothing happens if it isn't stored."""
@@ -285,7 +291,11 @@ class Store:
             older_than_s: What is younger may still be in work and stays, where it isn't certain
                 that nobody is writing; it is certain on disks with locks, if nobody is.
             dry_run: Only count.
+
+        Raises:
+            InvalidStudyError: There is no store.
         """
+        refuse_no_store(self._medium)
         n_files = size_bytes = 0
         with self._medium.alone() as is_alone:
             found = leftovers(
@@ -302,19 +312,19 @@ class Store:
 
     # --- studies
 
-    def journal(self, study: str) -> Journal:
-        """Return the journal of a study's timeline; whoever appends holds the study's lock."""
-        checked_name(study, "study")
+    def journal(self, study: str, lock: StudyLock | None = None) -> Journal:
+        """Return the journal of a study's timeline; whoever appends gives the study's lock."""
+        name = f"{TIMELINES}/{checked_name(study, 'study')}"
         if isinstance(self._medium, LocalFiles):
-            return FileJournal(self._medium.path(f"timelines/{study}.jsonl"))
-        return SegmentJournal(self._medium, f"timelines/{study}")
+            return FileJournal(self._medium.path(f"{name}.jsonl"), lock)
+        return SegmentJournal(self._medium, name, lock)
 
     def studies(self) -> tuple[str, ...]:
         """Return the names of all studies that have a journal, sorted."""
         # A file of its own, or a folder of segments.
-        parts = (name.partition("/") for name in self._medium.listing("timelines"))
+        parts = (name.partition("/") for name in self._medium.listing(TIMELINES))
         names = {study if segment else study.removesuffix(".jsonl") for study, _, segment in parts}
-        return tuple(sorted(names))
+        return tuple(sorted(filter(is_name, names)))
 
     def lock(self, study: str) -> StudyLock:
         """Take the lock of a study.
@@ -322,10 +332,10 @@ class Store:
         Raises:
             BackendError: Somebody else has it; the message says who, where, and since when.
         """
-        checked_name(study, "study")
+        name = f"{LOCKS}/{checked_name(study, 'study')}.lock"
         if isinstance(self._medium, LocalFiles) and sys.platform != "win32":
             try:
-                return FileLock(self._medium.path(f"locks/{study}.lock"), study)
+                return FileLock(self._medium.path(name), study)
             except OSError as error:
                 if error.errno not in CANNOT_LOCK:
                     raise BackendError(f"cannot lock study {study!r}: {error}") from error
@@ -339,8 +349,7 @@ class Store:
 
     def pinned(self) -> frozenset[Digest]:
         """Return the states that studies have pinned; what is unreadable pins nothing."""
-        lists = (self._medium.read(name) or b"[]" for name in self._medium.listing(PINS))
-        return frozenset(key for data in lists for key in pins_from_bytes(data))
+        return all_pins(self._medium)
 
     def write_proof(self, token: str) -> None:
         """Write something that only who shares this store can read."""
@@ -381,17 +390,6 @@ class Store:
     def _digest_of(self, key: Digest) -> str | None:
         record = self.record(key)
         return None if record is None else record.sha256
-
-
-def _medium(url: str, options: Mapping[str, Any]) -> Medium:
-    protocol, separator, path = url.partition("://")
-    if not url or "::" in url:
-        raise InvalidStudyError(f"store is {url!r}; it must be one folder, or one URL")
-    if not separator:
-        return LocalFiles(Path(url).expanduser().absolute())
-    if protocol in ("file", "local"):
-        return LocalFiles(Path(path).absolute())
-    return Objects(url, options)
 
 
 def _opened(

@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from dasktune.errors import BackendError
-from dasktune.store.buffers import Buffers, Refusal, are_truths, wholes
+from dasktune.store.buffers import Buffers, Memories, Refusal, are_truths, wholes
 
 Tensor: TypeAlias = Any
 """A `torch.Tensor`; its type cannot be named where torch must not be imported."""
@@ -153,11 +153,15 @@ class _Storage:
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
-    steps = (
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
     first = tensor.storage_offset()
-    return first * tensor.itemsize, (first + sum(steps) + 1) * tensor.itemsize
+    end = _end(first, tensor.shape, tensor.stride())
+    return first * tensor.itemsize, end * tensor.itemsize
+
+
+def _end(offset: int, shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return where a tensor ends in its storage, in elements; it has at least one."""
+    steps = ((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return offset + sum(steps) + 1
 
 
 def _fills(tensor: Tensor, length: int) -> bool:
@@ -175,7 +179,7 @@ def _fills(tensor: Tensor, length: int) -> bool:
 class TensorReader:
     """Makes tensors of nodes; imports torch at the first."""
 
-    def __init__(self, memories: Sequence[memoryview]) -> None:
+    def __init__(self, memories: Memories) -> None:
         self._memories = memories
         self._storages: dict[int, Any] = {}
         self._imported: Torch = None
@@ -222,21 +226,15 @@ class TensorReader:
             tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
         else:
             tensor = torch.empty(0, dtype=dtype)
-            self._check(number, tensor.itemsize, offset, shape, strides)
-            tensor.set_(self._storage(number), offset, tuple(shape), tuple(strides))
+            memory = self._memories.shared(number)
+            if not prod(shape) or _end(offset, shape, strides) * tensor.itemsize > memory.nbytes:
+                raise ValueError("a tensor reaches beyond its storage")
+            tensor.set_(self._storage(number, memory), offset, tuple(shape), tuple(strides))
             if dtype == torch.bool:
-                self._check_truths(tensor, self._memories[number])
+                self._check_truths(tensor, memory)
         if is_parameter:
             return torch.nn.Parameter(tensor, requires_grad=requires_grad)
         return tensor.requires_grad_() if requires_grad else tensor
-
-    def _check(
-        self, number: int, itemsize: int, offset: int, shape: Sequence[int], strides: Sequence[int]
-    ) -> None:
-        steps = ((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        end = (offset + sum(steps) + 1) * itemsize
-        if not prod(shape) or end > self._memories[number].nbytes:
-            raise ValueError("a tensor reaches beyond its storage")
 
     def _check_truths(self, tensor: Tensor, memory: memoryview) -> None:
         for dimension, stride in enumerate(tensor.stride()):
@@ -250,9 +248,9 @@ class TensorReader:
         if not are_truths(seen):
             raise ValueError("a boolean must be 0 or 1")
 
-    def _storage(self, number: int) -> Storage:
+    def _storage(self, number: int, memory: memoryview) -> Storage:
         storage = self._storages.get(number)
         if storage is None:
-            flat = self._torch.frombuffer(self._memories[number], dtype=self._torch.uint8)
+            flat = self._torch.frombuffer(memory, dtype=self._torch.uint8)
             storage = self._storages[number] = flat.untyped_storage()
         return storage

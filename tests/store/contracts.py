@@ -14,6 +14,7 @@ import pytest
 from dasktune.errors import BackendError, InvalidStudyError, StageError
 from dasktune.store.journal_file import SEGMENT_BYTES
 from dasktune.store.medium import Medium
+from dasktune.store.record import Metrics, Passed
 from dasktune.store.store import Store
 from dasktune.units import Digest
 
@@ -95,7 +96,6 @@ class StoreContract:
         assert store.used_bytes() == 0
         assert list(store.records()) == []
         assert store.studies() == ()
-        assert store.clean().n_files == 0
         store.drop(KEY)
 
     def test_the_first_commit_stands_and_later_ones_are_told(self, store: Store) -> None:
@@ -304,7 +304,159 @@ class StoreContract:
         with pytest.raises(BackendError, match=r"newer"):
             store.load(KEY)
 
+    @pytest.mark.parametrize("metrics", [{"loss": 1.0}, {"loss": 1.0, "gap": nan}])
+    @pytest.mark.parametrize("passed", [{}, {1: {"loss": nan}}])
+    def test_a_state_without_its_blob_is_forgotten_whatever_was_measured(
+        self, store: Store, metrics: Metrics, passed: Passed
+    ) -> None:
+        store.commit(KEY, 2, state_of(1), metrics=metrics, passed=passed)
+        files_of(store).remove(blob_names(store)[0])
+
+        assert store.load(KEY) is None
+        assert store.record(KEY) is None
+
+    def test_another_attempts_record_outlives_the_damage_of_the_first(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After the look at a blob, and before its record is removed, somebody makes it again."""
+        store.commit(KEY, 1, state_of(1))
+        files_of(store).remove(blob_names(store)[0])
+        medium = files_of(store)
+        read_aligned = medium.read_aligned
+
+        def late(name: str, size_bytes: int) -> memoryview | None:
+            found = read_aligned(name, size_bytes)
+            if not blob_names(store):
+                store.commit(KEY, 1, state_of(2))
+            return found
+
+        monkeypatch.setattr(medium, "read_aligned", late)
+        assert store.load(KEY) is None
+        monkeypatch.undo()
+
+        assert number_in(store.load(KEY)) == 2
+
+    def test_looking_at_a_damaged_state_says_so_and_changes_nothing(self, store: Store) -> None:
+        record = store.commit(KEY, 7, state_of(1), metrics={"loss": nan})
+        assert number_in(store.peek(KEY)) == 1
+        assert store.peek(OTHER) is None
+        (name,) = blob_names(store)
+        files_of(store).put(name, _flipped(files_of(store).read(name) or b""))
+
+        with pytest.raises(BackendError, match=rf"{KEY} at step 7 .*cannot be read.*checksum"):
+            store.peek(KEY)
+        files_of(store).remove(name)
+        with pytest.raises(BackendError, match=r"cannot be read.*no blob") as caught:
+            store.peek(KEY)
+
+        assert repr(store.record(KEY)) == repr(record)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+    # --- what others may have written
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"sha256": "a/../../../x"},
+            {"sha256": "a" * 63},
+            {"sha256": None},
+            {"size_bytes": "1"},
+            {"size_bytes": -1},
+            {"size_bytes": 1.0},
+            {"size_bytes": 10**400},
+            {"step": "1"},
+            {"step": None},
+            {"step": True},
+            {"facts": []},
+            {"facts": None},
+            {"key": "../x"},
+            {"metrics": [1]},
+            {"metrics": {"loss": 10**400}},
+            {"metrics": {"loss": []}},
+            {"passed": {"0": {}}},
+            {"passed": {" 1": {}}},
+            {"passed": {"x": {}}},
+            {"passed": {"1": 5}},
+            {"passed": []},
+        ],
+        ids=str,
+    )
+    def test_a_record_that_nobody_here_would_write_means_absent(
+        self, store: Store, change: dict[str, object]
+    ) -> None:
+        store.commit(KEY, 1, state_of(1), facts={"seconds": 1.0})
+        name = f"states/{KEY}.json"
+        record = files_of(store).read(name)
+        assert record is not None
+        files_of(store).put(name, _changed(record, **change))
+        store.limit_bytes = 10
+
+        assert store.record(KEY) is None
+        assert store.load(KEY) is None
+        assert list(store.records()) == []
+        assert store.evict() == ()
+        store.commit(KEY, 1, state_of(2))
+        assert number_in(store.load(KEY)) == 2
+
+    @pytest.mark.parametrize("seconds", [10**400, "1", None, [], True])
+    def test_seconds_that_are_none_make_a_state_cheap(
+        self, store: Store, seconds: Anything
+    ) -> None:
+        store.commit(KEY, 1, state_of(1), facts={"seconds": seconds})
+        store.limit_bytes = 10
+
+        assert [record.key for record in store.evict()] == [KEY]
+
+    def test_a_metric_that_no_float_can_hold_is_refused(self, store: Store) -> None:
+        with pytest.raises(InvalidStudyError, match=r"metric 'loss'"):
+            store.commit(KEY, 1, {}, metrics={"loss": 10**400})
+
+    def test_pinned_states_are_known_to_everybody(self, store: Store) -> None:
+        assert store.pinned() == set()
+        store.pin("one", {KEY})
+        store.pin("two", {KEY, OTHER})
+        assert store.pinned() == {KEY, OTHER}
+        store.pin("two", ())
+        assert store.pinned() == {KEY}
+
+    @pytest.mark.parametrize(
+        "data",
+        [b"", b"{", b"5", b'["x"]', b"[[1]]", b"\xff", b"[" * 100_000],
+        ids=lambda data: str(data[:9]),
+    )
+    def test_pins_that_cannot_be_read_pin_nothing(self, store: Store, data: bytes) -> None:
+        store.pin("one", {KEY})
+        files_of(store).put("pins/two.json", data)
+
+        assert store.pinned() == {KEY}
+
+    @pytest.mark.parametrize("name", [".x", "a b.jsonl", "\N{SNOWMAN}.jsonl", "-.jsonl"])
+    def test_a_file_that_no_study_has_made_is_no_study(self, store: Store, name: str) -> None:
+        store.journal("study").append("one")
+        files_of(store).put(f"timelines/{name}", b"x\n")
+
+        assert store.studies() == ("study",)
+
     # --- room
+
+    @pytest.mark.parametrize("dry_run", [True, False])
+    def test_what_is_no_store_is_not_cleaned(self, store: Store, dry_run: bool) -> None:
+        with pytest.raises(InvalidStudyError, match=r"where no store is: give the folder"):
+            store.clean(dry_run=dry_run)
+        assert files_of(store).listing("") == {}
+
+        files_of(store).put("proofs/of-a-theorem", b"QED")
+        files_of(store).put("states/texas.json", b"{}")
+        with pytest.raises(InvalidStudyError, match=r"where no store is"):
+            store.clean(older_than_s=0.0, dry_run=dry_run)
+        assert files_of(store).read("proofs/of-a-theorem") == b"QED"
+
+    def test_a_store_of_any_kind_is_cleaned(self, store: Store) -> None:
+        files_of(store).put(f"states/{KEY}.json", b"damaged")
+        assert store.clean().n_files == 0
+        files_of(store).remove(f"states/{KEY}.json")
+        store.journal("study").append("one")
+        assert store.clean().n_files == 0
 
     def test_superseded_blobs_are_cleaned_and_states_stay(self, store: Store) -> None:
         store.commit(KEY, 1, state_of(1))
@@ -483,7 +635,12 @@ def _emptied(data: bytes) -> bytes:
 
 
 def _of_version_3(record: bytes) -> bytes:
-    plain = json.loads(record) | {"version": 3, "new": 1}
+    return _changed(record, version=3, new=1)
+
+
+def _changed(record: bytes, **changes: object) -> bytes:
+    """A record with other fields and a checksum that fits."""
+    plain = json.loads(record) | changes
     del plain["check"]
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return json.dumps(plain | {"check": sha256(text.encode()).hexdigest()}).encode()

@@ -269,8 +269,9 @@ def clean_while_others_commit(folder: Path) -> int:
             assert number_in(store.load(key)) == 1, "a cleaner took what was being written"
             store.add_metrics(key, {"loss": 0.5})
 
-    child = forked(write)
     store = Store(folder)
+    store.write_proof("begun")  # what is no store yet cannot be cleaned
+    child = forked(write)
     rounds = 0
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         store.clean()

@@ -537,6 +537,9 @@ def test_any_node_gives_a_state_or_an_error_of_ours(
         encode(decode(data))
 
 
+FLOATS = ("tensor", "float32")
+
+
 @pytest.mark.parametrize(
     "structure",
     [
@@ -563,6 +566,15 @@ def test_any_node_gives_a_state_or_an_error_of_ours(
         {"buffers": [-64, 128], "state": None},
         {"buffers": [64.0], "state": None},
         {"buffers": [64], "state": ["bytes", -2]},
+        {"buffers": [64], "state": ["bytes", 1]},
+        {"buffers": [64], "state": ["bytes", False]},
+        {"buffers": [64], "state": ["bytes", 0.0]},
+        {"buffers": [64], "state": ["list", *[["bytes", 0]] * 2]},
+        {"buffers": [64], "state": ["list", *[["array", "<f8", [8], "C", 0]] * 2]},
+        {"buffers": [64], "state": ["list", ["bytes", 0], [*FLOATS, 0, 0, [1], [1], False, False]]},
+        {"buffers": [64], "state": ["list", [*FLOATS, 0, 0, [1], [1], False, False], ["bytes", 0]]},
+        {"buffers": [64], "state": [*FLOATS, False, 0, [1], [1], False, False]},
+        {"buffers": [64] + [0] * 100_000, "state": None},
         {"buffers": [64], "state": ["int", "0x"]},
         {"buffers": [64], "state": ["dict", 1]},
         {"buffers": [64], "state": ["dict", ["list"], 1]},
@@ -591,6 +603,33 @@ def test_hostile_structures_are_refused_in_little_memory(structure: object) -> N
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 100 * len(data) + 1_000_000
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bytearray", "pickle"])
+def test_a_buffer_is_not_copied_for_each_mention(kind: str) -> None:
+    raw = pickle.dumps(bytes(2**20))
+    structure = {"buffers": [len(raw)], "state": ["list", *[[kind, 0]] * 500]}
+    data = forged(structure, raw + bytes(-len(raw) % 64))
+    tracemalloc.start()
+
+    with pytest.raises(BackendError, match=r"named twice"):
+        decode(data, allow_pickle=True)
+
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 5 * len(data)
+
+
+def test_the_smallest_buffers_that_can_be_written_are_read() -> None:
+    state = [b""] * 5000
+    data = encode(state)
+    tracemalloc.start()
+
+    assert decode(data) == state
+
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 100 * len(data)
 
 
 @pytest.mark.parametrize("node", [["array", "|b1", [64], "C", 0], ["scalar", "|b1", "02"]])

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -17,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from dasktune.errors import BackendError
+from dasktune.store.holder import Holder, this_process
 from dasktune.store.local_files import LocalFiles
-from dasktune.store.lock import FileLock, HeartbeatLock, Holder, this_process
+from dasktune.store.lock import FileLock, HeartbeatLock
+from dasktune.store.medium import Entry, StoreFullError
 from dasktune.store.objects import Objects
 from dasktune.store.store import Store
 
@@ -125,6 +128,57 @@ def test_another_trouble_with_a_lock_is_told(
         Store(tmp_path).lock("study")
 
 
+@pytest.mark.parametrize("call", ["ftruncate", "pwrite"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_lock_that_finds_no_room_is_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(StoreFullError, match=r"free some space") as caught:  # noqa: F841
+            Store(tmp_path).lock("study")
+
+    # While the error, and with it the frame of the constructor, is still held, as in a notebook.
+    Store(tmp_path).lock("study").release()
+
+
+@pytest.mark.parametrize("name", ["locks/study.lock", "timelines/study.jsonl"])
+def test_a_link_to_somebody_elses_file_is_not_written_through(tmp_path: Path, name: str) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine\n", encoding="ascii")
+    link = tmp_path / "store" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(other)
+    store = Store(tmp_path / "store")
+
+    with pytest.raises(BackendError, match=name):
+        store.lock("study") if "lock" in name else store.journal("study").append("line")
+
+    assert other.read_text(encoding="ascii") == "mine\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"host": 1}, {"host": "\x1b[2J"}, {"since": "x" * 2000}, {"pid": "1"}, {"pid": 10**400}],
+    ids=lambda change: str(change)[:20],
+)
+def test_a_holder_that_names_itself_oddly_is_another_process(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    with Store(tmp_path).lock("study"):
+        text = json.dumps(asdict(this_process()) | change)
+        (tmp_path / "locks" / "study.lock").write_text(text, encoding="ascii")
+        with pytest.raises(BackendError, match=r"run by another process"):
+            Store(tmp_path).lock("study")
+
+        (tmp_path / "locks" / "study.lock").write_text("[" * 100_000, encoding="ascii")
+        with pytest.raises(BackendError, match=r"run by another process"):
+            Store(tmp_path).lock("study")
+
+
 # --- signs of life
 
 
@@ -216,12 +270,122 @@ def test_a_process_of_another_namespace_with_a_dead_number_is_not_taken_for_dead
         HeartbeatLock(medium, "study", patience_s=1e16)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"holder": 1}'])
+def odd(**change: object) -> bytes:
+    """A sign of somebody who seems alive, with something in it that is none."""
+    sign = {
+        "holder": asdict(ELSEWHERE),
+        "token": "t",
+        "beat": 1,
+        "at_s": 1e18,
+        "is_released": False,
+    }
+    return json.dumps(sign | change).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"holder": 1}',
+        b"[" * 100_000,
+        odd(at_s="1"),
+        odd(at_s=10**400),
+        odd(at_s=None),
+        odd(is_released="no"),
+        odd(holder=asdict(this_process()) | {"pid": "1"}),
+        odd(holder=asdict(this_process()) | {"pid": 2**80}),
+        odd(holder=asdict(ELSEWHERE) | {"host": "\x1b[2J"}),
+    ],
+    ids=lambda data: str(data[-30:]),
+)
 def test_a_sign_that_cannot_be_read_is_taken_over(tmp_path: Path, data: bytes) -> None:
     medium = LocalFiles(tmp_path)
     medium.put("locks/study/00000001.json", data)
 
     HeartbeatLock(medium, "study", patience_s=1e9).release()
+
+
+@pytest.mark.parametrize("name", ["5.json", "\u0661.json", "00000000.json", "x.json"])
+def test_what_is_no_sign_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    medium = LocalFiles(tmp_path)
+    medium.put(f"locks/study/{name}", b"{}")
+
+    HeartbeatLock(medium, "study", patience_s=1e9).release()
+
+
+class Counted(LocalFiles):
+    """Files that count how often they are looked at or written."""
+
+    n_calls = 0
+
+    def listing(self, folder: str) -> dict[str, Entry]:
+        self.n_calls += 1
+        return super().listing(folder)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.n_calls += 1
+        super().put(name, data)
+
+
+@pytest.mark.parametrize("clock", ["monotonic", "time"])
+def test_a_driver_that_slept_looks_before_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    """Whichever clock went on while its machine was stopped."""
+    medium = Counted(tmp_path)
+    with HeartbeatLock(medium, "study", every_s=1e9, patience_s=30.0) as lock:
+        n_calls = medium.n_calls
+        lock.confirm()
+        lock.check()
+        assert medium.n_calls == n_calls  # nothing is asked in vain
+
+        now_s = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda: now_s() + 31.0)
+        lock.check()
+        assert medium.n_calls == n_calls
+        lock.confirm()  # nobody came
+        assert medium.n_calls > n_calls
+        n_calls = medium.n_calls
+        lock.confirm()
+        assert medium.n_calls == n_calls
+
+        monkeypatch.setattr(time, clock, lambda: now_s() + 62.0)
+        medium.put("locks/study/00000002.json", b"")
+        for _ in range(2):
+            with pytest.raises(BackendError, match=r"was lost"):
+                lock.confirm()
+
+
+def test_a_driver_that_slept_and_finds_no_network_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, away = tmp_path / "locks" / "study", tmp_path / "away"
+    with HeartbeatLock(LocalFiles(tmp_path), "study", every_s=1e9, patience_s=30.0) as lock:
+        monkeypatch.setattr(time, "monotonic", lambda now_s=time.monotonic: now_s() + 47.0)
+        folder.rename(away)
+        folder.touch()
+        with pytest.raises(BackendError, match=r"may be lost.*no sign of life.*for 47 s"):
+            lock.confirm()
+        folder.unlink()
+        away.rename(folder)
+        lock.confirm()
+
+
+@pytest.mark.parametrize("url", ["folder", "memory://journals-of-a-lost-lock"])
+def test_a_driver_that_lost_its_lock_writes_nothing(tmp_path: Path, url: str) -> None:
+    store = Store(url if "//" in url else tmp_path)
+    with store.lock("study") as lock:
+        journal = store.journal("study", lock)
+        journal.append("one")
+    with pytest.raises(BackendError, match=r"released"):
+        journal.append("late")
+    with pytest.raises(BackendError, match=r"released"):
+        journal.write("later")
+
+    assert list(store.journal("study").lines()) == ["one"]
+    journal.close()
 
 
 def test_a_lock_that_is_given_back_and_taken_leaves_one_object() -> None:

@@ -76,6 +76,24 @@ def test_its_states_are_there_and_its_code_is_not(tmp_path: Path) -> None:
         loaded.best_model()
 
 
+def test_a_state_that_cannot_be_read_is_said_to_be_so_and_stays(tmp_path: Path) -> None:
+    ours = ran(summing("early"), tmp_path)
+    loaded = dt.load_result("early", store=tmp_path)
+    assert loaded.best is not None
+    for blob in (tmp_path / "states").glob("*.state"):
+        blob.write_bytes(bytes(blob.stat().st_size))
+    before = {path.name for path in tmp_path.rglob("*")}
+
+    for _ in range(2):
+        with pytest.raises(BackendError, match=r"at step 6 .*cannot be read.*checksum"):
+            loaded.load_state(loaded.best)
+    assert {path.name for path in tmp_path.rglob("*")} == before
+
+    assert ours.best is not None  # whoever has just run the study can make its states again
+    with pytest.raises(BackendError, match=r"not stored"):
+        ours.load_state(ours.best)
+
+
 def test_a_later_study_learns_from_it_and_finds_its_states(tmp_path: Path) -> None:
     early = ran(summing("early", tuner=dt.FullTraining(6)), tmp_path)
     later = summing(

@@ -1,15 +1,23 @@
 """What only an object store can do: fail half-way through an upload, be far away, be shared."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import fsspec
 import numpy as np
 import pytest
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dasktune.errors import BackendError
+from dasktune.store.journal_file import SEGMENT_BYTES
+from dasktune.store.lock import StudyLock
 from dasktune.store.objects import Objects
 from dasktune.store.store import Store
 from tests.store.contracts import KEY, OTHER, number_in, state_of
@@ -71,6 +79,71 @@ def test_a_place_that_does_not_answer_is_not_taken_for_an_empty_one(
     assert number_in(store.load(KEY)) == 1
 
 
+@pytest.fixture
+def ranges(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+    """Commit a state of several ranges; the function lets one of them be something else."""
+    monkeypatch.setattr("dasktune.store.objects._RANGE_BYTES", 500)
+    store.commit(KEY, 1, state_of(1))
+
+    def set_first(part: object) -> None:
+        whole = MemoryFileSystem.cat_ranges
+
+        def cat_ranges(*arguments: Any, **options: Any) -> list[Any]:  # noqa: ANN401
+            return [part, *whole(*arguments, **options)[1:]]
+
+        monkeypatch.setattr(MemoryFileSystem, "cat_ranges", cat_ranges)
+
+    return set_first
+
+
+@pytest.mark.parametrize("part", [FileNotFoundError("gone"), b"short"])
+def test_a_blob_that_goes_while_it_is_read_is_lost(
+    store: Store, ranges: Callable[[object], None], part: object
+) -> None:
+    ranges(part)
+
+    assert store.load(KEY) is None
+    assert store.record(KEY) is None
+
+
+def test_a_place_that_stops_answering_while_a_blob_is_read_loses_nothing(
+    store: Store, ranges: Callable[[object], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a file system returns errors whatever it was told, as older ones do."""
+    ranges(ConnectionError("the network is gone"))
+
+    with pytest.raises(BackendError, match=r"network is gone"):
+        store.load(KEY)
+    monkeypatch.undo()
+    assert number_in(store.load(KEY)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_gone"), [(FileNotFoundError("gone"), True), (ConnectionError("away"), False)]
+)
+def test_errors_of_ranges_are_raised_by_every_kind_of_file_system(
+    error: Exception, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As s3fs does it: several ranges at once, in a loop of its own."""
+
+    class Far(AsyncFileSystem):  # type: ignore[misc]
+        async def _cat_file(self, *_: object, **__: object) -> bytes:
+            await asyncio.sleep(0)
+            raise error
+
+        async def _info(self, path: str, **_: object) -> dict[str, object]:
+            return {"name": path, "size": 40, "type": "file"}
+
+    objects = Objects("memory://far", {})
+    monkeypatch.setattr(objects, "_fs", Far())
+
+    if is_gone:
+        assert objects.read_aligned("states/x", 40) is None
+    else:
+        with pytest.raises(BackendError, match=r"cannot read.*away"):
+            objects.read_aligned("states/x", 40)
+
+
 def test_a_large_state_comes_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dasktune.store.objects._RANGE_BYTES", 1000)
     state = state_of(1, 10_000)
@@ -100,11 +173,153 @@ def test_a_driver_that_was_taken_for_dead_cannot_write_where_its_successor_does(
     new.append("two")
     old.append("late")  # in its own segment: nothing of the successor's is lost
 
-    assert list(store.journal("study").lines()) == ["one", "late", "two"]
+    assert list(store.journal("study").lines()) == ["one", "two"]
     stranger = store.journal("study")
     stranger._number, stranger._content = 1, b"x" * 10**6  # type: ignore[attr-defined]
+    stranger._end = 1, 10**6  # type: ignore[attr-defined]
     with pytest.raises(BackendError, match=r"one driver at a time"):
         stranger.append("three")
+
+
+class Unaware(StudyLock):
+    """A lock whose owner learns only by asking that another has taken it."""
+
+    def __init__(self, owners: list["Unaware"]) -> None:
+        self.owners = owners
+        owners.append(self)
+
+    def check(self) -> None:
+        """Know of nothing: the owner was stopped between this and what it does next."""
+
+    def ask(self) -> None:
+        """Look who has it."""
+        if self.owners[-1] is not self:
+            raise BackendError("the lock was lost")
+
+    def release(self) -> None:
+        """Nobody waits for it."""
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.just("another takes over"),
+            # How many takeovers ago the writer took the lock, and bytes: two fill a segment.
+            st.tuples(
+                st.sampled_from([0, 0, 1, 2]), st.sampled_from([20, 20, SEGMENT_BYTES // 2 + 1])
+            ),
+        ),
+        max_size=20,
+    )
+)
+def test_what_a_driver_writes_after_another_has_taken_over_does_not_count(
+    steps: list[str | tuple[int, int]],
+) -> None:
+    """The timeline is what the last driver found when it took over, and what it then wrote."""
+    store, owners = Store(f"memory://late-{uuid4().hex}"), list[Unaware]()
+    journals = [store.journal("study", Unaware(owners))]
+    counts, has_written = list(journals[0].lines()), False
+    for number, step in enumerate(steps):
+        if isinstance(step, str):
+            journals.append(store.journal("study", Unaware(owners)))
+            counts, has_written = list(journals[-1].lines()), False
+            continue
+        ago, size = step
+        line = f"{number}, {ago} ago".ljust(size)
+        if ago == 0:
+            journals[-1].append(line)
+            counts, has_written = [*counts, line], True
+        elif ago < len(journals):
+            with suppress(BackendError):  # whoever meets a successor's segment must stop
+                journals[-1 - ago].append(line)
+        found = list(store.journal("study").lines())
+        assert found[: len(counts)] == counts
+        assert not has_written or found == counts
+
+
+def test_a_driver_that_lost_its_lock_stops_at_its_successors_segment(store: Store) -> None:
+    owners: list[Unaware] = []
+    old = store.journal("study", Unaware(owners))
+    assert list(old.lines()) == []
+    new = store.journal("study", Unaware(owners))
+    assert list(new.lines()) == []
+    new.append("two")
+
+    with pytest.raises(BackendError, match=r"lock was lost"):
+        old.append("late")
+    assert list(store.journal("study").lines()) == ["two"]
+
+
+def test_a_journal_of_an_earlier_version_is_read_and_goes_on(store: Store) -> None:
+    objects = Objects(store.url, {})
+    for number, content in enumerate([b"one\ntwo\n", b"three\n", b"four\n"], start=1):
+        objects.put(f"timelines/study/{number:08d}.jsonl", content)
+    journal = store.journal("study")
+    assert list(journal.lines()) == ["one", "two", "three", "four"]
+
+    journal.append("five")
+    objects.put("timelines/study/00000003.jsonl", b"four\nlate\n")
+
+    assert list(store.journal("study").lines()) == ["one", "two", "three", "four", "five"]
+
+
+def test_a_mark_says_what_counts_before_it(store: Store) -> None:
+    for line in ("one", "two"):
+        store.journal("study").append(line)
+
+    objects = Objects(store.url, {})
+    assert objects.read("timelines/study/00000001.jsonl") == b'{"follows":0,"bytes":0}\none\n'
+    assert objects.read("timelines/study/00000002.jsonl") == b'{"follows":1,"bytes":28}\ntwo\n'
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b'{"follows":2,"bytes":4}',
+        b'{"follows":3,"bytes":4}',
+        b'{"follows":1,"bytes":5}',
+        b'{"follows":1,"bytes":999999999999999999}',
+    ],
+)
+def test_a_mark_that_cannot_be_right_is_told(store: Store, mark: bytes) -> None:
+    objects = Objects(store.url, {})
+    objects.put("timelines/study/00000001.jsonl", b"one\n")
+    objects.put("timelines/study/00000002.jsonl", mark + b"\ntwo\n")
+
+    with pytest.raises(BackendError, match=r"damaged"):
+        list(store.journal("study").lines())
+
+
+@pytest.mark.parametrize("name", ["7.jsonl", "\u0661.jsonl", "0000000x.jsonl", "00000000.jsonl"])
+def test_what_is_no_segment_is_no_part_of_a_journal(store: Store, name: str) -> None:
+    store.journal("study").append("one")
+    Objects(store.url, {}).put(f"timelines/study/{name}", b"stranger\n")
+
+    store.journal("study").append("two")
+
+    assert list(store.journal("study").lines()) == ["one", "two"]
+
+
+def test_an_append_that_failed_does_not_count_though_it_arrives_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = store.journal("study")
+    journal.append("one")
+
+    def fails(*_: object, **__: object) -> None:
+        raise ConnectionError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", fails)
+        with pytest.raises(BackendError):
+            journal.append("failed")
+    journal.append("two")
+    objects = Objects(store.url, {})
+    first = objects.read("timelines/study/00000001.jsonl") or b""
+    objects.put("timelines/study/00000001.jsonl", first + b"failed\n")
+    journal.append("three")
+
+    assert list(store.journal("study").lines()) == ["one", "two", "three"]
 
 
 def test_an_append_that_is_tried_again_is_there_once(
