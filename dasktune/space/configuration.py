@@ -14,7 +14,7 @@ from dasktune.space.arguments import whole
 from dasktune.space.choice import define
 from dasktune.space.schedule import Schedule
 from dasktune.space.spliced import Splice
-from dasktune.space.value import Value
+from dasktune.space.value import Value, shown
 from dasktune.units import Step
 
 
@@ -33,7 +33,15 @@ class Configuration:
         Example:
             >>> Configuration.of({"lr": 0.1, "batch_size": 64}).at(0)
             {'batch_size': 64, 'lr': 0.1}
+
+        Raises:
+            InvalidStudyError: Something is still to be drawn, or is no value.
         """
+        given: object = mapping
+        if not isinstance(given, Mapping):
+            raise InvalidStudyError(
+                f"a configuration is a mapping such as {{'lr': 0.1}}, got {shown(given)}"
+            )
         schedules = []
         for name, value in mapping.items():
             definition = define(name, value)

@@ -6,15 +6,17 @@ schedule is built again and compared: arguments are kept in another form than th
 integer may have become a float), so they only propose.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
+from operator import eq
 from typing import TypeAlias, final
 
 from dasktune.errors import InvalidStudyError
 from dasktune.space.domain import Domain, Int
-from dasktune.space.schedule import Constant, Schedule
+from dasktune.space.schedule import Constant, Schedule, alike
 from dasktune.space.spliced import Splice
 from dasktune.space.template import Template, plain_of
 from dasktune.space.tree import Built, Fixed, Node, Number, Odometer, Opened, Pick, held, names_of
@@ -26,19 +28,33 @@ _Space: TypeAlias = Iterable[tuple[str, Node]]
 _Found: TypeAlias = tuple[Record, frozenset[str]]
 """A draw of some places, and the hyper-parameters that exist with it."""
 
+_Equality: TypeAlias = Callable[[Schedule, Schedule], bool]
+"""Says whether a schedule that could be drawn is the one that was given."""
+
 _MOST_OUTCOMES = 10_000
 """Draws of a template that are tried one by one; a tenth of a second."""
 
 
-def located(space: _Space, given: Mapping[str, Schedule], *, is_exact: bool) -> Record | None:
+def located(
+    space: _Space, given: Mapping[str, Schedule], *, is_exact: bool, until: int = 0
+) -> Record | None:
     """Find the first draw of a space that gives these schedules; None if there is none.
 
     Args:
         space: Names and trees.
         given: By name; what is fixed may be left out unless `is_exact`.
         is_exact: Numbers must have the type of their domain. Otherwise that is tried first.
+        until: If not 0, functions of the step that give the same values at all steps below are
+            taken for one where no draw has the very function; first those of one name.
     """
-    readings = [_Reading(given)] if is_exact else [_Reading(given), _Reading(given, is_exact=False)]
+    readings = [_Reading(given)]
+    if until > 0:
+        readings += [
+            _Reading(given, same=partial(alike, stop=until, by_name=by_name))
+            for by_name in (True, False)
+        ]
+    if not is_exact:
+        readings += [replace(reading, is_exact=False) for reading in readings]
     for reading in readings:
         for record, names in reading.of_space(space):
             if given.keys() == names if is_exact else given.keys() <= names:
@@ -73,6 +89,7 @@ class _Reading:
 
     given: Mapping[str, Schedule]
     is_exact: bool = True
+    same: _Equality = eq
 
     def of_space(self, space: _Space) -> Iterator[_Found]:
         """Give draws of a space, one for each set of names that can exist with what was given."""
@@ -111,9 +128,9 @@ class _Reading:
 
     def _of_node(self, node: Node, outcome: Schedule) -> Iterator[_Found]:
         match node:
-            case Fixed(outcome=known) if held(known) == outcome:
+            case Fixed(outcome=known) if self.same(held(known), outcome):
                 yield {}, frozenset()
-            case Opened(outcome=known, space=space) if known == outcome:
+            case Opened(outcome=known, space=space) if self.same(known, outcome):
                 yield from self.of_space(space)
             case Number(path=path, domain=domain) if isinstance(outcome, Constant):
                 if domain.contains(outcome.v) or not self.is_exact:
@@ -123,10 +140,62 @@ class _Reading:
                     for record, names in self._of_node(option, outcome):
                         yield {path: i, **record}, names
             case Built():
-                for record, made in _arguments(node, outcome):
-                    if made == outcome:
+                for record, made in self._arguments(node, outcome):
+                    if isinstance(made, Schedule) and self.same(made, outcome):
                         yield record, frozenset()
                         return
+
+    def _arguments(self, node: Node, outcome: object) -> Iterator[tuple[Record, object]]:
+        """Give draws of an argument that may have become this outcome, with what they are."""
+        match node:
+            case Fixed(outcome=known):
+                yield {}, known
+            case Number(path=path, domain=domain):
+                number = plain_of(outcome)
+                if isinstance(domain, Int) and isinstance(number, float) and number.is_integer():
+                    number = int(number)
+                for record, _ in _recorded(path, domain, number):
+                    yield record, record[path]
+            case Pick(path=path, options=options):
+                for i, option in enumerate(options):
+                    if not isinstance(option, Fixed) or self._is_alike(option.outcome, outcome):
+                        for record, made in self._arguments(option, outcome):
+                            yield {path: i, **record}, made
+            case Built():
+                yield from self._built(node, outcome)
+
+    def _built(self, node: Built, outcome: object) -> Iterator[tuple[Record, object]]:
+        parts = node.definition.taken_apart(outcome)
+        is_found = False
+        if parts is not None and len(parts) == len(node.parts):
+            for record, made in self._put_together(node, parts):
+                if not isinstance(made, Schedule) or self._is_alike(made, outcome):
+                    is_found = True
+                    yield record, made
+        if not is_found and _forgets(node):
+            for record, made in _outcomes(node):
+                if self._is_alike(made, outcome):
+                    yield record, made
+
+    def _put_together(
+        self, node: Built, parts: Sequence[object]
+    ) -> Iterator[tuple[Record, object]]:
+        drawn = [self._arguments(*pair) for pair in zip(node.parts, parts, strict=True)]
+        for combination in product(*drawn):
+            record = {path: number for each, _ in combination for path, number in each.items()}
+            with suppress(InvalidStudyError):
+                yield record, node.definition.build([made for _, made in combination])
+
+    def _is_alike(self, a: object, b: object) -> bool:
+        """Tell whether two outcomes may be one, 1 and 1.0 not told apart."""
+        a, b = plain_of(a), plain_of(b)
+        if isinstance(a, Schedule) or isinstance(b, Schedule):
+            return isinstance(a, Schedule) and isinstance(b, Schedule) and self.same(a, b)
+        if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+            return len(a) == len(b) and all(map(self._is_alike, a, b))
+        if isinstance(a, int | float) and isinstance(b, int | float):
+            return float(a) == float(b)
+        return a == b
 
 
 def _recorded(path: str, domain: Domain, number: object) -> Iterator[_Found]:
@@ -140,48 +209,6 @@ def _by_names(found: Iterable[_Found]) -> list[_Found]:
     for record, names in found:
         first.setdefault(names, record)
     return [(record, names) for names, record in first.items()]
-
-
-def _arguments(node: Node, outcome: object) -> Iterator[tuple[Record, object]]:
-    """Give draws of an argument that may have become this outcome, with what they are."""
-    match node:
-        case Fixed(outcome=known):
-            yield {}, known
-        case Number(path=path, domain=domain):
-            number = plain_of(outcome)
-            if isinstance(domain, Int) and isinstance(number, float) and number.is_integer():
-                number = int(number)
-            for record, _ in _recorded(path, domain, number):
-                yield record, record[path]
-        case Pick(path=path, options=options):
-            for i, option in enumerate(options):
-                if not isinstance(option, Fixed) or _is_alike(option.outcome, outcome):
-                    for record, made in _arguments(option, outcome):
-                        yield {path: i, **record}, made
-        case Built():
-            yield from _built(node, outcome)
-
-
-def _built(node: Built, outcome: object) -> Iterator[tuple[Record, object]]:
-    parts = node.definition.taken_apart(outcome)
-    is_found = False
-    if parts is not None and len(parts) == len(node.parts):
-        for record, made in _put_together(node, parts):
-            if not isinstance(made, Schedule) or _is_alike(made, outcome):
-                is_found = True
-                yield record, made
-    if not is_found and _forgets(node):
-        for record, made in _outcomes(node):
-            if _is_alike(made, outcome):
-                yield record, made
-
-
-def _put_together(node: Built, parts: Sequence[object]) -> Iterator[tuple[Record, object]]:
-    drawn = [_arguments(*pair) for pair in zip(node.parts, parts, strict=True)]
-    for combination in product(*drawn):
-        record = {path: number for each, _ in combination for path, number in each.items()}
-        with suppress(InvalidStudyError):
-            yield record, node.definition.build([made for _, made in combination])
 
 
 def _forgets(node: Built) -> bool:
@@ -199,18 +226,6 @@ def _outcomes(node: Built) -> Iterator[tuple[Record, object]]:
             yield record, node.draw(odometer, record, {})
         if not odometer.advance():
             return
-
-
-def _is_alike(a: object, b: object) -> bool:
-    """Tell whether two outcomes may be one, 1 and 1.0 not told apart."""
-    a, b = plain_of(a), plain_of(b)
-    if isinstance(a, Schedule) or isinstance(b, Schedule):
-        return isinstance(a, Schedule) and isinstance(b, Schedule) and a == b
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(map(_is_alike, a, b))
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return float(a) == float(b)
-    return a == b
 
 
 def _opened(node: Node) -> Iterator[Opened]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from dasktune.errors import InvalidStudyError
-from dasktune.space.value import Value, canonical, same, shown, token
+from dasktune.space.value import Value, canonical, named, same, token
 
 
 class Schedule(ABC):
@@ -150,8 +150,8 @@ class FunctionSchedule(Schedule):
 
     @property
     def text(self) -> str:
-        """The function's name."""
-        return str(getattr(self.function, "__qualname__", None) or shown(self.function))
+        """The function's name, without an address: the same in every process."""
+        return named(self.function)
 
     def _value(self, step: int) -> Value:
         try:
@@ -178,6 +178,35 @@ class FunctionSchedule(Schedule):
 
     def __reduce__(self) -> tuple[type["FunctionSchedule"], tuple[Callable[[int], object]]]:
         return (FunctionSchedule, (self.function,))
+
+
+def alike(a: Schedule, b: Schedule, stop: int, *, by_name: bool) -> bool:
+    """Tell whether two schedules are equal if functions of the step count by what they give.
+
+    Args:
+        a: A schedule, which may hold functions of the step in any depth.
+        b: Another one.
+        stop: Functions are compared at the steps below this one.
+        by_name: Whether they must have the same name too.
+    """
+    return a == b or _are_alike(a, b, stop, by_name=by_name)
+
+
+def _are_alike(a: object, b: object, stop: int, *, by_name: bool) -> bool:
+    if isinstance(a, FunctionSchedule) and isinstance(b, FunctionSchedule):
+        return (a.text == b.text or not by_name) and _give_the_same(a, b, stop)
+    if isinstance(a, Schedule) and isinstance(b, Schedule) and type(a) is type(b):
+        a, b = a._parts(), b._parts()
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        return all(_are_alike(x, y, stop, by_name=by_name) for x, y in zip(a, b, strict=True))
+    return a == b
+
+
+def _give_the_same(a: Schedule, b: Schedule, stop: int) -> bool:
+    try:
+        return same_until(a, b, stop) == stop
+    except InvalidStudyError:  # one of them has no answer for a step
+        return False
 
 
 def as_schedule(value: object, where: str) -> Schedule:

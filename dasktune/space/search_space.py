@@ -172,13 +172,17 @@ class SearchSpace:
         """Give for each place that can exist the hyper-parameter whose schedule it is part of."""
         return dict(owned(self._nodes))
 
-    def locate(self, configuration: Configuration | Mapping[str, object]) -> Point | None:
+    def locate(
+        self, configuration: Configuration | Mapping[str, object], *, until: int = 0
+    ) -> Point | None:
         """Find the draw that gives a configuration: the inverse of `configuration`.
 
         Args:
             configuration: Equal, name by name, to what this space would draw; or a mapping to plain
                 values, schedules and functions of the step. In a mapping what is fixed may be left
                 out, and a number may be written as a sampler may answer it: 1 for 1.0.
+            until: Functions of the step that give the same values at all steps below this one are
+                taken for one; with 0 only the very same function is.
 
         Returns:
             The first such point in the order of the options; None if there is none. A template of
@@ -189,7 +193,8 @@ class SearchSpace:
             InvalidStudyError: If what was given is no configuration.
         """
         is_exact = isinstance(configuration, Configuration)
-        record = located(self._nodes, _by_name(configuration), is_exact=is_exact)
+        given = _by_name(configuration)
+        record = located(self._nodes, given, is_exact=is_exact, until=until)
         return None if record is None else Point.of(record)
 
     def point_of(self, configuration: Configuration | Mapping[str, object]) -> Point:

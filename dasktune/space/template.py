@@ -14,7 +14,7 @@ from typing import final
 
 from dasktune.space.domain import Drawn
 from dasktune.space.schedule import Constant, Schedule
-from dasktune.space.value import shown
+from dasktune.space.value import named, shown
 
 _MAX_CORNERS = 256
 """Combinations of arguments tried at birth: a millisecond; others are checked when drawn."""
@@ -128,9 +128,9 @@ def part_text(part: object) -> str:
     """Give an argument as it would be written in a call."""
     if isinstance(part, Drawn | Schedule):
         return part.text
-    if callable(part):
-        return str(getattr(part, "__qualname__", None) or shown(part))
-    return shown(part)
+    if isinstance(part, tuple) and _has_functions(part):
+        return f"[{', '.join(map(part_text, part))}]"
+    return named(part) if callable(part) else shown(part)
 
 
 def _part(argument: object) -> object:
@@ -146,6 +146,10 @@ def _part(argument: object) -> object:
 
 def _has_drawn(parts: Iterable[object]) -> bool:
     return any(isinstance(part, Drawn) for part in parts)
+
+
+def _has_functions(parts: Iterable[object]) -> bool:
+    return any(isinstance(part, Schedule) or callable(part) for part in parts)
 
 
 def plain_of(outcome: object) -> object:

@@ -6,7 +6,9 @@ significant digits (`0.1 * 0.1` and `0.01` are one value), `-0.0` is `0.0`, and 
 `1.0` are three. Never guesses: what has no deterministic form is refused with its path.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from dasktune.errors import InvalidStudyError
@@ -19,6 +21,8 @@ _MAX_BITS = 1023
 
 _MAX_SHOWN = 120
 """Characters of a wrong value that an error message repeats."""
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 def canonical(value: object, where: str) -> Value:
@@ -112,6 +116,35 @@ def shown(value: object) -> str:
     except Exception:  # foreign code; the message must come out all the same
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def described(thing: object) -> str:
+    """Give the `repr` of an object of the user's, or its class; the same text in every process.
+
+    An object that says nothing of itself is named by its class, and the addresses of what it holds
+    are left out.
+    """
+    cls = type(thing)
+    if cls.__repr__ is object.__repr__:
+        return cls.__qualname__
+    try:
+        return _ADDRESS.sub("", repr(thing))
+    except Exception:  # foreign code, and only a name is asked for
+        return cls.__qualname__
+
+
+def named(function: Callable[..., object]) -> str:
+    """Name a function, a method, a partial or a callable object; the same in every process."""
+    if isinstance(function, partial):
+        given = [f"{name}={_argument(value)}" for name, value in function.keywords.items()]
+        parts = [named(function.func), *map(_argument, function.args), *given]
+        return f"partial({', '.join(parts)})"
+    qualname = getattr(function, "__qualname__", None)
+    return qualname if isinstance(qualname, str) else described(function)
+
+
+def _argument(value: object) -> str:
+    return named(value) if callable(value) else described(value)[:_MAX_SHOWN]
 
 
 def _encodable(text: str, where: str) -> str:

@@ -13,14 +13,23 @@ import linecache
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from copy import copy
+from functools import cached_property, lru_cache
 from importlib.util import resolve_name
 from pathlib import PurePath
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, TypeAlias, cast
+from types import FunctionType, ModuleType
+from typing import Any, TypeAlias
 
 from dasktune.errors import InvalidStudyError
+from dasktune.study.compiled import (
+    ChangedSourceError,
+    Codes,
+    FunctionNode,
+    codes_of,
+    is_as_imported,
+    lambdas_at,
+    refuse_if_changed,
+)
 from dasktune.study.content import user_module
 
 Namespace: TypeAlias = Mapping[str, Any]
@@ -28,9 +37,6 @@ Namespace: TypeAlias = Mapping[str, Any]
 
 Dotted: TypeAlias = tuple[str, ...]
 """A name and the attributes read from it: `helper.f` is `("helper", "f")`."""
-
-FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-"""Whatever makes a function."""
 
 _BINDING_FIELD: dict[type[ast.AST], str] = {
     ast.arg: "arg",
@@ -196,6 +202,7 @@ class _File:
     """One parsed source, with its functions by first line and its classes by qualified name."""
 
     def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
         self.functions: dict[int, list[FunctionNode]] = defaultdict(list)
         self.classes: dict[str, list[ast.ClassDef]] = defaultdict(list)
         self.bindings: dict[str, list[ast.AST]] = defaultdict(list)
@@ -207,6 +214,11 @@ class _File:
             stack.extend(
                 (child, self._enter(child, prefix)) for child in ast.iter_child_nodes(node)
             )
+
+    @cached_property
+    def codes(self) -> Codes:
+        """What the functions are compiled to."""
+        return codes_of(self._tree)
 
     def _enter(self, node: ast.AST, prefix: str) -> str:
         if isinstance(node, ast.ClassDef):
@@ -276,10 +288,12 @@ class Sources:
             if PurePath(filename).name != PurePath(code.co_filename).name:
                 continue
             file = self._file(filename, namespace)
+            if file and is_as_imported(function):
+                refuse_if_changed(function, file.codes)
             nodes = file.functions[code.co_firstlineno] if file else []
             same = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
             if code.co_name == "<lambda>":
-                same = _lambdas_at(code, same)
+                same = lambdas_at(code, same)
             if len(same) == 1 or len({normal_form(node) for node in same}) == 1:
                 return same[0]
         raise InvalidStudyError(
@@ -292,8 +306,12 @@ class Sources:
         """Find the syntax trees of those functions that have one."""
         found: set[ast.AST] = set()
         for function in functions:
-            with suppress(InvalidStudyError):
+            try:
                 found.add(self.function(function))
+            except ChangedSourceError:
+                raise
+            except InvalidStudyError:  # made by a library, or by `exec`
+                continue
         return found
 
     def class_(
@@ -360,38 +378,9 @@ class Sources:
         return False
 
 
+@lru_cache(maxsize=64)  # for studies that are made one after the other
 def _parse(source: str) -> _File | None:
     try:
         return _File(ast.parse(source)) if source else None
     except SyntaxError:
         return None
-
-
-def _lambdas_at(code: CodeType, candidates: list[FunctionNode]) -> list[FunctionNode]:
-    """Keep the lambda whose body holds the positions of the code, of nested ones the innermost."""
-    places = [
-        ((line, column), (end_line, end_column))
-        for line, end_line, column, end_column in code.co_positions()
-        if line and end_line and column is not None and end_column
-    ]
-    if not places:  # Python 3.12 has none for a constant, and may run without any
-        return [node for node in candidates if _symbols(_lambda_code(node)) == _symbols(code)]
-    first, last = min(start for start, _ in places), max(end for _, end in places)
-    around = {
-        (body.lineno, body.col_offset): node
-        for node in candidates
-        if isinstance(body := node.body, ast.expr)
-        and (body.lineno, body.col_offset) <= first
-        and last <= (body.end_lineno or 0, body.end_col_offset or 0)
-    }
-    return [around[max(around)]] if around else []
-
-
-def _lambda_code(node: FunctionNode) -> CodeType:
-    whole = compile(ast.Expression(cast("ast.Lambda", node)), "", "eval")
-    return next(code for code in whole.co_consts if isinstance(code, CodeType))
-
-
-def _symbols(code: CodeType) -> str:
-    inner = [value.co_name if isinstance(value, CodeType) else value for value in code.co_consts]
-    return ascii((inner, code.co_names, code.co_varnames))

@@ -317,6 +317,7 @@ def _text(value: Foreign) -> View | None:
 
 
 def _container(value: Foreign) -> View | None:
+    order = ""
     match value:
         case Enum():
             name, number = value._name_, value._value_
@@ -325,6 +326,7 @@ def _container(value: Foreign) -> View | None:
         case dict() | MappingProxyType():
             base: Foreign = dict if isinstance(value, dict) else MappingProxyType
             children = _items(value, base)
+            order = f" {''.join([label for label, _ in children])}"
         case list() | tuple() | deque():
             base = next(kind for kind in (list, tuple, deque) if isinstance(value, kind))
             children = [(f"[{i}]", item) for i, item in enumerate(base.__iter__(value))]
@@ -338,15 +340,14 @@ def _container(value: Foreign) -> View | None:
         case _:
             return None
     kind = [] if type(value) is base else [("<class>", type(value)), *_attributes(value)]
-    return base.__name__, [*kind, *children]
+    return f"{base.__name__}{order}", [*kind, *children]
 
 
 def _items(value: Foreign, base: Foreign) -> list[tuple[str, object]]:
-    if isinstance(value, OrderedDict):
-        return [(f"<item {i}>", item) for i, item in enumerate(base.items(value))]
+    items = (OrderedDict if isinstance(value, OrderedDict) else base).items(value)
     return [
-        (f"[{key!a}]", item) if type(key) in SCALARS else ("<item>", (key, item))
-        for key, item in base.items(value)
+        (f"[{key!a}]", item) if type(key) in SCALARS else (f"<item {i}>", (key, item))
+        for i, (key, item) in enumerate(items)
     ]
 
 
@@ -374,7 +375,7 @@ def _attributes(value: object) -> list[tuple[str, object]]:
     found.pop("__orig_class__", None)  # how typing remembers `Net[int]()`
     for cls in type(value).__mro__:
         for name, slot in vars(cls).items():
-            if isinstance(slot, MemberDescriptorType):
+            if isinstance(slot, MemberDescriptorType) and name != "__dict__":
                 with suppress(AttributeError):  # a slot that nothing was put into
                     found[name] = slot.__get__(value)
     return [(f".{name}", found[name]) for name in sorted(found)]

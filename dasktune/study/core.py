@@ -266,6 +266,7 @@ class StudyCore:
             self._answers += self.plan.measured(vertex, event.metrics)
 
     def _stage_failed(self, event: StageFailed) -> None:
+        self.worker_seconds += event.seconds
         path = self._in_flight.at(event)
         if path is None:
             return

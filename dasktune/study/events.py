@@ -98,6 +98,8 @@ class StageFailed:
     """The traceback, as text."""
     executed_steps: int = 0
     """Steps trained in vain, as far as known."""
+    seconds: Seconds = 0.0
+    """How long the worker was busy with it, as far as known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

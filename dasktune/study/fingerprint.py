@@ -20,7 +20,8 @@ never meets a difference. Sets know no order, so the order of discovery is irrel
 * A default, or an attribute of a class, whose value has no fixed content counts by its expression.
 * Special methods that were compiled from no file are generated (dataclass, namedtuple): the class
   determines them.
-* The order of a dict doesn't count, that of an `OrderedDict` does.
+* The order of a dict counts: who builds layers from it draws their weights in that order. Sets
+  have none, and a dict that is filled from a set differs from process to process: sort there.
 * A name that is missing, or that Python supplies, counts by the syntax tree that reads it.
 
 References:
@@ -38,7 +39,6 @@ from dasktune.errors import InvalidStudyError
 from dasktune.study.closure import (
     LOCATION,
     Dotted,
-    FunctionNode,
     Namespace,
     References,
     Sources,
@@ -46,6 +46,7 @@ from dasktune.study.closure import (
     imported,
     normal_form,
 )
+from dasktune.study.compiled import ChangedSourceError, FunctionNode
 from dasktune.study.content import (
     contents,
     functions_in,
@@ -82,8 +83,8 @@ def fingerprint(trainable: object) -> Fingerprint:
         trainable: An object of the user's; a class or a function counts by its code.
 
     Raises:
-        InvalidStudyError: Source isn't found, or an attribute has no content that is the same in
-            every process.
+        InvalidStudyError: Source isn't found or has changed since it was imported, or an attribute
+            has no content that is the same in every process.
     """
     graph = _Graph()
     try:
@@ -170,6 +171,8 @@ class _Graph:
         n_nodes, n_pending = len(self.nodes), len(self._pending)
         try:
             return step()
+        except ChangedSourceError:  # the statement that stands for a value may have changed too
+            raise
         except InvalidStudyError:
             del self.nodes[n_nodes:], self._pending[n_pending:]
             self._index = {key: index for key, index in self._index.items() if index < n_nodes}

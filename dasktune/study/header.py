@@ -2,35 +2,25 @@
 
 Written by the runner once, before the first entry; read by `recall`, for `explain` on the command
 line, and by replay, to say what has changed since. Spaces and tuners are written as the calls that
-make them. Reading executes nothing of a journal: calls are looked up among the public constructors
-of dasktune, and their arguments must be literals or such calls. A function of the step is written
-as the values that it gives up to the last step of the study.
+make them (`notation`); reading executes nothing else of a journal.
 """
 
-import ast
 import json
-import math
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from typing import Any, TypeAlias
 
-from dasktune.errors import BackendError, InvalidStudyError
-from dasktune.samplers.sampler import NewSteps, Sampler, SamplerContext, SamplerRun
-from dasktune.space.choice import Branch, Choice
-from dasktune.space.composed import Join, Warmup
-from dasktune.space.domain import Drawn
-from dasktune.space.schedule import FunctionSchedule, Schedule, as_schedule
-from dasktune.space.search_space import Point
-from dasktune.space.spliced import Splice
-from dasktune.space.stepwise import Piecewise
-from dasktune.space.template import Items, Template
-from dasktune.space.value import Value
+from dasktune.errors import BackendError
+from dasktune.plan.keys import Family
+from dasktune.samplers.sampler import EarlierTrial, NewSteps, Sampler, SamplerContext, SamplerRun
+from dasktune.space.search_space import Point, SearchSpace
+from dasktune.space.value import described
 from dasktune.study.fingerprint import Fingerprint, difference
 from dasktune.study.limits import Limits
+from dasktune.study.notation import made_of, written
 from dasktune.study.study import Study
-from dasktune.tuners.tuner import Tuner
 from dasktune.units import Digest, Step
 
 _Read: TypeAlias = Any
@@ -38,8 +28,8 @@ _Read: TypeAlias = Any
 
 _PLAIN = ("name", "n_trials", "seed", "training_seed", "retries", "max_failures")
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-_MOST_VALUES = 10_000
-"""Values of a function that are written; a longer one is only named."""
+_MOST_WORDS = 200
+"""Characters of a difference that are repeated of each side."""
 
 
 # --- writing
@@ -47,11 +37,13 @@ _MOST_VALUES = 10_000
 
 def write_header(studies: Sequence[Study]) -> str:
     """Return the studies of a journal as a line of JSON, without the newline."""
-    return json.dumps({"studies": [_described(s) for s in studies]}, separators=(",", ":"))
+    entries = [_entry(study, study.max_steps) for study in studies]
+    return json.dumps({"studies": entries}, separators=(",", ":"))
 
 
-def _described(study: Study) -> dict[str, object]:
-    space = {name: _call(part, study.max_steps) for name, part in study.space.definitions}
+def _entry(study: Study, stop: Step) -> dict[str, object]:
+    """Describe a study, functions of the step by their values at the steps below `stop`."""
+    space = {name: written(part, stop) for name, part in study.space.definitions}
     fingerprint = {"digest": study.fingerprint.digest, "parts": study.fingerprint.parts}
     return {
         **{name: getattr(study, name) for name in _PLAIN},
@@ -61,67 +53,24 @@ def _described(study: Study) -> dict[str, object]:
         "limits": asdict(study.limits),
         "first": [dict(point) for point in study.first],
         "taken_over": [dict(point) for point in study.taken_over],
-        "warm_start": len(study.warm_start),
+        "warm_start": _summed_up(study.warm_start),
         "space": space,
-        "sampler": repr(study.sampler),
+        "sampler": described(study.sampler),
         "draws_ahead": study.sampler.draws_ahead,
-        "tuner": repr(study.tuner),
+        "tuner": described(study.tuner),
+        "max_steps": study.max_steps,
         "fingerprint": fingerprint,
     }
 
 
-def _call(part: object, stop: Step) -> str:
-    """Write a definition, an option or an argument as the call that makes it."""
-
-    def row(parts: Iterable[object]) -> str:
-        return ", ".join([_call(each, stop) for each in parts])
-
-    match part:
-        case FunctionSchedule():
-            text = _table(part, stop)
-        case Warmup(n=n, then=then):
-            text = f"warmup({n}, {_call(then, stop)})"
-        case Join(schedules=schedules, boundaries=boundaries):
-            text = f"join([{row(schedules)}], at={list(boundaries)})"
-        case Splice(schedules=schedules, boundaries=boundaries):
-            text = f"splice([{row(schedules)}], at={list(boundaries)})"
-        case Choice(options=options) if any(isinstance(option, Branch) for option in options):
-            text = f"choice({{{', '.join([_branch(option, stop) for option in options])}}})"
-        case Choice(options=options):
-            text = f"choice([{row(options)}])"
-        case Template(call=call, arguments=((_, first), *others)):
-            named = [f", {name}={_call(each, stop)}" for name, each in others]
-            text = f"{call}({_call(first, stop)}{''.join(named)})"
-        case Items(items=items, keys=None):
-            text = f"[{row(items)}]"
-        case Items(items=items, keys=tuple(keys)):
-            pairs = zip(keys, items, strict=True)
-            text = f"{{{', '.join([f'{key!r}: {_call(each, stop)}' for key, each in pairs])}}}"
-        case Schedule() | Drawn():
-            text = part.text
-        case _ if callable(part):
-            text = _table(as_schedule(part, "a schedule"), stop)
-        case _:
-            text = repr(part)
-    return text
-
-
-def _branch(option: object, stop: Step) -> str:
-    """Write an option of a choice that has sub-spaces."""
-    if not isinstance(option, Branch):
-        return f"{_call(option, stop)}: {{}}"
-    inner = ", ".join([f"{name!r}: {_call(each, stop)}" for name, each in option.space])
-    return f"{option.schedule.text}: {{{inner}}}"
-
-
-def _table(function: Schedule, stop: Step) -> str:
-    """Write a function of the step with its values, or with its name only if it lacks some."""
-    name = repr(function.text)
-    try:
-        values = dict(function.changes(0, stop))
-    except InvalidStudyError:  # it has no answer for steps that nobody may ever ask for
-        return f"function({name})"
-    return f"function({name}, {values})" if len(values) <= _MOST_VALUES else f"function({name})"
+def _summed_up(trials: Sequence[EarlierTrial]) -> str:
+    """Write earlier trials in so few words that only whether they are the same can be told."""
+    known = [
+        [dict(trial.point), trial.status.value, [(r.step, r.scores) for r in trial.reports]]
+        for trial in trials
+    ]
+    digest = sha256(json.dumps(known).encode()).hexdigest()
+    return f"{len(trials)} trials ({digest[:16]})" if trials else "no trials"
 
 
 # --- reading
@@ -139,31 +88,71 @@ def read_header(line: str) -> list[Study]:
         BackendError: They cannot be told from the line.
     """
     try:
-        return [_study(described) for described in json.loads(line)["studies"]]
+        return [_study(entry) for entry in json.loads(line)["studies"]]
     except _UNREADABLE as error:
         raise BackendError(
-            f"the studies of this journal cannot be told from its first line ({error}); ask where "
-            "their code is: dasktune.explain(result)"
+            f"the studies of this journal cannot be told from its first line ({error}); where "
+            "their code is, dasktune.run(study) gives their result from the store, and "
+            "dasktune.explain(result) tells of it"
         ) from error
 
 
 def taken_over_in(line: str) -> list[tuple[Point, ...]]:
     """Return for each study of a header the trials that it took over from an earlier timeline."""
-    return [_points(described["taken_over"]) for described in json.loads(line)["studies"]]
+    return [_points(entry["taken_over"]) for entry in json.loads(line)["studies"]]
 
 
-def _points(described: Sequence[Mapping[str, int | float]]) -> tuple[Point, ...]:
-    return tuple([Point.of(point) for point in described])
+def families_in(line: str) -> list[Family]:
+    """Return for each study of a header what has to be equal for states to be of use to it."""
+    return [
+        Family(
+            fingerprint=entry["fingerprint"]["digest"],
+            training_seed=entry["training_seed"],
+        )
+        for entry in json.loads(line)["studies"]
+    ]
+
+
+def _points(entries: Sequence[Mapping[str, int | float]]) -> tuple[Point, ...]:
+    return tuple([Point.of(point) for point in entries])
+
+
+def space_in(line: str, study: Study) -> tuple[SearchSpace, Step]:
+    """Return the space that the only study of a header had, and how far its trials could go.
+
+    Args:
+        line: The header.
+        study: As it is now: what stands in its space as it stood there is taken from it, with the
+            user's own functions of the step.
+
+    Raises:
+        BackendError: It cannot be told from the line; the message says of which hyper-parameter.
+    """
+    (old,) = json.loads(line)["studies"]
+    stop = Step(old.get("max_steps", study.max_steps))
+    now = dict(study.space.definitions)
+    found: dict[str, object] = {}
+    for name, text in old["space"].items():
+        if name in now and written(now[name], stop) == text:
+            found[name] = now[name]
+            continue
+        try:
+            found[name] = made_of(text)
+        except _UNREADABLE as error:
+            raise BackendError(f"what {name} was cannot be told ({error})") from error
+    return SearchSpace(found), stop
 
 
 def changes_since(line: str, studies: Sequence[Study]) -> tuple[str, ...]:
     """Say in words what is different in studies since their journal was begun, if that is known."""
-    now = json.loads(write_header(studies))["studies"]
     words: list[str] = []
     with suppress(*_UNREADABLE):
-        for old, new in zip(json.loads(line)["studies"], now, strict=False):
+        for old, study in zip(json.loads(line)["studies"], studies, strict=False):
+            # As JSON has it; functions that only go on further are no change of the space.
+            stop = Step(old.get("max_steps", study.max_steps))
+            new = json.loads(json.dumps(_entry(study, stop)))
             known = {key: new[key] for key in old.keys() & new.keys() - {"taken_over"}}
-            words += _differences({key: old[key] for key in known}, known, str(new["name"]))
+            words += _differences({key: old[key] for key in known}, known, study.name)
     return tuple(words)
 
 
@@ -176,114 +165,57 @@ def _differences(old: Mapping[str, _Read], new: Mapping[str, _Read], study: str)
         elif key in ("space", "limits"):
             yield from _differences(old[key], new[key], study)
         else:
-            yield f"{key} of {study} was {old.get(key)} and is {new.get(key)}"
+            was, now = _excerpts(str(old.get(key)), str(new.get(key)))
+            yield f"{key} of {study} was {was} and is {now}"
 
 
-def _fingerprint(described: Mapping[str, _Read]) -> Fingerprint:
-    parts = tuple((str(name), Digest(digest)) for name, digest in described["parts"])
-    return Fingerprint(digest=Digest(described["digest"]), parts=parts)
+def _excerpts(a: str, b: str) -> tuple[str, str]:
+    """Shorten two texts to where they differ: a function may be written with many values."""
+    if max(len(a), len(b)) <= 2 * _MOST_WORDS:
+        return a, b
+    at = next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
+    start = max(0, at - _MOST_WORDS // 2)
+    first, second = (
+        f"{'…' if start else ''}{text[start : start + _MOST_WORDS]}"
+        f"{'…' if len(text) > start + _MOST_WORDS else ''}"
+        for text in (a, b)
+    )
+    return first, second
 
 
-def _study(described: Mapping[str, _Read]) -> Study:
-    sampler = described["sampler"]
+def _fingerprint(entry: Mapping[str, _Read]) -> Fingerprint:
+    parts = tuple((str(name), Digest(digest)) for name, digest in entry["parts"])
+    return Fingerprint(digest=Digest(entry["digest"]), parts=parts)
+
+
+def _study(entry: Mapping[str, _Read]) -> Study:
+    sampler = entry["sampler"]
     try:
-        sampler = _value(sampler)
+        sampler = made_of(sampler)
     except ValueError:  # the user's own; its draws are in the journal
-        sampler = _Recorded(sampler, draws_ahead=bool(described["draws_ahead"]))
+        sampler = _Recorded(sampler, draws_ahead=bool(entry["draws_ahead"]))
     study = Study(
         _Gone(),
-        space={name: _value(text) for name, text in described["space"].items()},
+        space={name: made_of(text) for name, text in entry["space"].items()},
         sampler=sampler,
-        tuner=_value(described["tuner"]),
-        metric=described["metric"],
-        mode=described["mode"],
-        rank_by=described["rank_by"],
-        **{name: described[name] for name in _PLAIN},
+        tuner=made_of(entry["tuner"]),
+        metric=entry["metric"],
+        mode=entry["mode"],
+        rank_by=entry["rank_by"],
+        **{name: entry[name] for name in _PLAIN},
     )
     # What is known already need not be checked again, or cannot be told from a text.
     known: dict[str, object] = {
-        "fingerprint": _fingerprint(described["fingerprint"]),
-        "limits": Limits(**described["limits"]),
-        "first": _points(described["first"]),
-        "taken_over": _points(described["taken_over"]),
+        "fingerprint": _fingerprint(entry["fingerprint"]),
+        "limits": Limits(**entry["limits"]),
+        "first": _points(entry["first"]),
+        "taken_over": _points(entry["taken_over"]),
     }
     for name, value in known.items():
         object.__setattr__(study, name, value)
     return study
-
-
-def _value(text: str) -> _Read:
-    """Return what the text of a call makes.
-
-    Raises:
-        ValueError: It is no call of a public constructor.
-    """
-    try:
-        return _made(ast.parse(text, mode="eval").body, _constructors())
-    except (SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{text[:80]!r} is no call of dasktune's") from error
-
-
-def _made(node: ast.expr | None, known: Mapping[str, Callable[..., object]]) -> _Read:
-    def each(nodes: Sequence[ast.expr | None]) -> list[_Read]:
-        return [_made(item, known) for item in nodes]
-
-    made: _Read
-    match node:
-        case ast.Constant(value=made):
-            pass
-        case ast.Name(id="inf"):
-            made = math.inf
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            made = -_made(operand, known)
-        case ast.List(elts=items):
-            made = each(items)
-        case ast.Tuple(elts=items):
-            made = tuple(each(items))
-        case ast.Dict(keys=keys, values=values):
-            made = dict(zip(each(keys), each(values), strict=True))
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in known:
-            named = {str(word.arg): _made(word.value, known) for word in keywords}
-            made = known[name](*each(args), **named)
-        case _:
-            text = ast.unparse(node)[:80] if node else "**"
-            raise ValueError(f"{text!r} is not of dasktune")
-    return made
-
-
-def _constructors() -> dict[str, Callable[..., object]]:
-    """Return what makes spaces, tuners and samplers, by public name."""
-    face = vars(sys.modules["dasktune"])  # this module is part of it, so it is there
-    found = {name: face[name] for name in face["__all__"] if name in face}
-    policies = (Tuner, Sampler)
-    kept = {
-        name: thing
-        for name, thing in found.items()
-        if (issubclass(thing, policies) if isinstance(thing, type) else _is_of_spaces(thing))
-    }
-    return kept | {"function": _function}
-
-
-def _is_of_spaces(thing: object) -> bool:
-    return str(getattr(thing, "__module__", "")).startswith("dasktune.space.")
-
-
-def _function(name: str, values: Mapping[int, object] | None = None) -> Schedule:
-    """Return a function of the step that has a name, and gives these values."""
-    if values is None:
-        raise ValueError(f"the values of the function {name} are not written down")
-    return FunctionSchedule(_Tabulated(name, Piecewise(values)))
-
-
-class _Tabulated:
-    """A function of the step, of which the values are left."""
-
-    def __init__(self, name: str, values: Schedule) -> None:
-        self.__qualname__ = name
-        self._values = values
-
-    def __call__(self, step: Step) -> Value:
-        return self._values.at(step)
 
 
 class _Gone:

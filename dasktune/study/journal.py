@@ -47,7 +47,7 @@ def read_entry(line: str) -> tuple[Seconds, Event, dict[TrialId, Point]]:
             if command["is"] in ("DrawTrial", "BranchTrial")
         }
         at_s = entry["at_s"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BackendError(
             f"the line {line[:80]!r} of a timeline cannot be read: it must be a JSON entry with "
             f"at_s, event and commands ({error})"

@@ -8,6 +8,7 @@ from dasktune.errors import InvalidStudyError
 from dasktune.samplers.sampler import EarlierTrial
 from dasktune.space.configuration import Configuration
 from dasktune.space.search_space import SearchSpace
+from dasktune.space.value import shown
 from dasktune.study.scores import Mode, score_of
 from dasktune.trial import Report, TrialStatus
 
@@ -42,20 +43,19 @@ def earlier_trials(
     """Return the trials of earlier results that lie in a space, with the scores of a new study.
 
     Raises:
-        InvalidStudyError: There are trials, and none lies in the space or reported the metrics.
+        InvalidStudyError: They are no results; or there are trials, and none lies in the space or
+            reported the metrics.
     """
     found: list[EarlierTrial] = []
     n_seen = 0
     at = metrics.index(metric)
-    for result in results:
-        if not hasattr(result, "trials"):
-            raise InvalidStudyError(
-                f"warm_start holds {result!r}; it must be a list of results, such as dasktune.run "
-                "returns"
-            )
+    for result in _checked(results):
+        # Functions are another object now, or only their values are left. Those that give the same
+        # values as far as anything was trained are one to all that was reported.
+        trained = max([r.step for trial in result.trials for r in trial.reports], default=0)
         for trial in result.trials:
             n_seen += 1
-            point = space.locate(trial.configuration)
+            point = space.locate(trial.configuration, until=trained)
             if point is None:
                 continue
             reports = []
@@ -71,6 +71,22 @@ def earlier_trials(
             f"{', '.join(metrics)}; leave it out, or give results of a study like this one"
         )
     return tuple(found)
+
+
+def _checked(results: object) -> Sequence[EarlierResult]:
+    right = "it must be a list of results, such as [dasktune.load_result('earlier')]"
+    if isinstance(results, str) or not isinstance(results, Sequence):
+        raise InvalidStudyError(f"warm_start is {_shown(results)}; {right}")
+    for result in results:
+        if not isinstance(getattr(result, "trials", None), Sequence):
+            raise InvalidStudyError(f"warm_start holds {_shown(result)}; {right}")
+    return results
+
+
+def _shown(thing: object) -> str:
+    """Show what is no list of results; a result says a lot, and its kind is enough."""
+    is_result = hasattr(thing, "trials")
+    return f"one {type(thing).__name__}" if is_result else shown(thing)
 
 
 def _scores(

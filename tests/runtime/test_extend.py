@@ -1,18 +1,23 @@
 """Studies that change under their name are refused; `extend` goes on with them on purpose."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
+from distributed import Client
 
 import dasktune as dt
-from dasktune.errors import InvalidStudyError
+from dasktune.errors import BackendError, InvalidStudyError
 from dasktune.runner import extend, run
 from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from dasktune.study.events import StageFinished
 from dasktune.study.recall import recall
 from dasktune.study.result import Result
+from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
 from tests.runtime.trainables import Notes, Raises, Walk, study_of
 from tests.worlds import SPACE
 
@@ -151,6 +156,166 @@ def test_what_cannot_be_extended_is_refused(
     assert outcomes(run(walk_study(notes), store=store, workers=0)) == outcomes(before)
 
 
+# --- functions of the step, and tuners, of the user's
+
+
+def falling(rate: float) -> Callable[[int], float]:
+    return lambda step: rate / (step + 1)
+
+
+class Falling:
+    """A schedule of the user's that says nothing of itself."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, step: int) -> float:
+        return falling(self.rate)(step)
+
+
+class Mine(Tuner):
+    """A tuner of the user's own, which says nothing of itself."""
+
+    compares = False
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    @property
+    def decision_steps(self) -> tuple[int, ...]:
+        return (self.steps,)
+
+    def outlook(self, n_trials: int) -> tuple[int, ...]:
+        return (n_trials,)
+
+    def start(self, context: TunerContext) -> TunerRun:
+        return dt.FullTraining(self.steps).start(context)
+
+
+FULL = dt.FullTraining(6)
+
+EXTENDED: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "the same space": (
+        lambda: dt.choice([falling(0.1), falling(0.2), 0.1]),
+        lambda: dt.choice([falling(0.1), falling(0.2), 0.1]),
+    ),
+    "a larger space": (
+        lambda: dt.choice([falling(0.1), falling(0.2)]),
+        lambda: dt.choice([0.3, falling(0.2), 0.4, falling(0.1)]),
+    ),
+    "inside schedules": (
+        lambda: dt.choice([dt.warmup(dt.choice([1, 2]), falling(0.1)),
+                           dt.join([0.1, falling(0.2)], at=[2])]),
+        lambda: dt.choice([0.5, dt.warmup(dt.choice([1, 2, 3]), falling(0.1)),
+                           dt.join([0.1, falling(0.2)], at=[2])]),
+    ),
+    "options with sub-spaces": (
+        lambda: dt.choice({0.1: {"decay": dt.choice([falling(0.1), falling(0.2)])}, 0.2: {}}),
+        lambda: dt.choice({0.1: {"decay": dt.choice([0.3, falling(0.2), falling(0.1)])}, 0.2: {}}),
+    ),
+    "objects": (
+        lambda: dt.choice([Falling(0.1), partial(lambda rate, step: rate / (step + 2), 0.1)]),
+        lambda: dt.choice([0.2, Falling(0.1),
+                           partial(lambda rate, step: rate / (step + 2), 0.1)]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXTENDED)
+@pytest.mark.parametrize("tuner", [FULL, Mine(6)], ids=["ours", "mine"])
+def test_a_study_with_functions_of_the_step_is_extended(
+    notes: Notes, store: Store, case: str, tuner: Tuner
+) -> None:
+    spaces = [{"lr": made(), "momentum": dt.choice([0.9, 0.8])} for made in EXTENDED[case]]
+    longer = Mine(8) if isinstance(tuner, Mine) else dt.FullTraining(8)
+    before = run(walk_study(notes, space=spaces[0], tuner=tuner, n_trials=3), store=store,
+                 workers=0)  # fmt: skip
+    more = walk_study(notes, space=spaces[1], tuner=longer, n_trials=4)
+    after = extend(more, store=store, workers=0)
+
+    assert len(after.trials) == 4
+    for old, new in zip(before.trials, after.trials, strict=False):
+        assert [old.configuration.at(step) for step in range(6)] == [
+            new.configuration.at(step) for step in range(6)
+        ]
+    assert not notes.repeated, "no step was trained twice"
+    assert outcomes(run(more, store=store, workers=0)) == outcomes(after)
+
+
+def test_a_study_made_anew_goes_on(notes: Notes, store: Store) -> None:
+    def made() -> dt.Study:
+        space = {"lr": dt.choice([falling(0.1), Falling(0.2)]), "momentum": 0.9}
+        return walk_study(notes, space=space, tuner=Mine(6), n_trials=2)
+
+    before = run(made(), store=store, workers=0)
+    assert outcomes_by_value(run(made(), store=store, workers=0)) == outcomes_by_value(before)
+
+
+def outcomes_by_value(result: Result) -> list[Any]:
+    return [([t.configuration.at(step) for step in range(6)], t.metrics) for t in result.trials]
+
+
+def test_a_function_that_cannot_be_written_is_found_where_it_was(
+    notes: Notes, store: Store
+) -> None:
+    def short(step: int) -> float:  # has no answer where nobody asks
+        return [0.1, 0.2, 0.3][step]
+
+    joined = dt.join([short, 0.1], at=[3])
+    space = {"lr": joined, "momentum": dt.choice([0.9, 0.8])}
+    run(walk_study(notes, space=space, tuner=FULL, n_trials=1), store=store, workers=0)
+    wider = space | {"momentum": dt.choice([0.7, 0.9, 0.8])}
+    result = extend(walk_study(notes, space=wider, tuner=FULL, n_trials=3), store=store, workers=0)
+    assert len(result.trials) == 3
+    assert not notes.repeated
+    changed = wider | {"lr": dt.choice([0.2, joined])}
+    words = (
+        r"lr was cannot be told \(the values of the function .*short are not written.*leave that"
+    )
+    with pytest.raises(InvalidStudyError, match=words):
+        extend(walk_study(notes, space=changed, tuner=FULL, n_trials=4), store=store, workers=0)
+
+
+def test_a_function_with_other_values_is_another_one(notes: Notes, store: Store) -> None:
+    def space(rate: float) -> dict[str, object]:
+        return {"lr": dt.choice([0.1, falling(rate)]), "momentum": 0.9}
+
+    sampler = dt.Grid()
+    run(walk_study(notes, space=space(0.1), tuner=FULL, sampler=sampler, n_trials=2),
+        store=store, workers=0)  # fmt: skip
+    with pytest.raises(InvalidStudyError, match=r"the space lacks trial 1, .*its functions of the "
+                       r"step must give what they gave in the first 6 steps"):  # fmt: skip
+        extend(walk_study(notes, space=space(0.2), tuner=FULL, sampler=sampler, n_trials=2),
+               store=store, workers=0)  # fmt: skip
+
+
+def test_a_changed_study_with_a_tuner_of_the_users_is_refused_in_one_sentence(
+    notes: Notes, store: Store
+) -> None:
+    run(walk_study(notes, tuner=Mine(6), n_trials=1), store=store, workers=0)
+    with pytest.raises(InvalidStudyError, match=r"max_steps of study was 6 and is 8.*dasktune"):
+        run(walk_study(notes, tuner=Mine(8), n_trials=1), store=store, workers=0)
+    with pytest.raises(BackendError, match=r"dasktune\.run\(study\) gives their result"):
+        dt.load_result("study", store=store)
+
+
+@pytest.mark.parametrize("loads", [False, True], ids=["result", "loaded result"])
+def test_earlier_trials_with_functions_of_the_step_are_learned_from(
+    notes: Notes, store: Store, *, loads: bool
+) -> None:
+    def made(**changes: Any) -> dt.Study:  # noqa: ANN401
+        space = {"lr": dt.choice([falling(0.1), falling(0.2), 0.1]), "momentum": 0.9}
+        return walk_study(notes, space=space, tuner=FULL, sampler=dt.Grid(), **changes)
+
+    result = run(made(n_trials=3), store=store, workers=0)
+    if loads:
+        result = dt.load_result("study", store=store)
+
+    later = made(n_trials=3, name="later", warm_start=[result])
+
+    assert [dict(trial.point) for trial in later.warm_start] == [{"lr": 0}, {"lr": 1}, {"lr": 2}]
+
+
 def test_a_study_with_other_code_is_not_extended(notes: Notes, store: Store) -> None:
     run(walk_study(notes), store=store, workers=0)
     other = study_of(Raises(str(notes.folder)), sampler=dt.Random(), n_trials=6)
@@ -189,7 +354,7 @@ def test_first_trials_outside_the_space_are_refused(notes: Notes, first: Any, wo
 
 
 def test_workers_beside_a_client_are_refused_as_by_run(notes: Notes, store: Store) -> None:
-    client: Any = object()
+    client: Any = create_autospec(Client, instance=True, asynchronous=False, status="running")
     for verb in (run, extend):
         with pytest.raises(InvalidStudyError, match="a client is given too"):
             verb(walk_study(notes), store=store, client=client, workers=2)

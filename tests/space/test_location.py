@@ -1,5 +1,7 @@
 """The draw that gives a configuration is found again."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -129,6 +131,62 @@ def test_functions_of_the_step_are_found_as_themselves() -> None:
     assert space.locate({"lr": warmup(2, other)}) == Point.of({"lr": 2, "lr[2].n": 2})
     assert space.locate({"lr": other}) is None
     assert space.locate({"lr": warmup(2, mine)}) is None
+
+
+def to(rate: float, parts_at: int = 99) -> Callable[[int], float]:
+    def falling(step: int) -> float:
+        return rate / (step + 1) if step < parts_at else 0.0
+
+    return falling
+
+
+def test_functions_that_give_the_same_up_to_a_step_are_one_if_that_is_asked() -> None:
+    space = SearchSpace(
+        {
+            "lr": choice([0.1, to(0.1), to(0.2), warmup(randint(1, 3), to(0.3))]),
+            "wd": choice(
+                {0.5: {"decay": choice([join([0.2, to(0.4)], at=[2]), to(0.5)])}, 0.1: {}}
+            ),
+        }
+    )
+    for point in space.points():
+        assert space.locate(space.configuration(point), until=9) == point
+    anew = Configuration.of(
+        {"lr": warmup(2, to(0.3)), "wd": 0.5, "decay": join([0.2, to(0.4)], at=[2])}
+    )
+    expected = Point.of({"lr": 3, "lr[3].n": 2, "wd": 0, "wd=0.5.decay": 0})
+    assert space.locate(anew) is None
+    assert space.locate(anew, until=9) == expected
+    assert space.locate(dict(anew.schedules), until=9) == expected
+
+
+@pytest.mark.parametrize("parts_at", [1, 5])
+def test_functions_count_by_what_they_give_below_that_step_only(parts_at: int) -> None:
+    space = SearchSpace({"lr": choice([0.1, to(0.2)])})
+    for until in range(1, 9):
+        found = space.locate({"lr": to(0.2, parts_at)}, until=until)
+        assert (found is not None) == (until <= parts_at)
+
+
+def test_a_function_without_an_answer_is_no_other_function() -> None:
+    def short(step: int) -> float:
+        return [0.2, 0.1][step]
+
+    space = SearchSpace({"lr": choice([to(0.2), short])})
+    assert space.locate({"lr": short}, until=9) == Point.of({"lr": 1})
+    assert space.locate({"lr": partial(short)}, until=2) == Point.of({"lr": 0})
+    assert space.locate({"lr": partial(short)}, until=9) is None
+
+
+def test_the_very_function_is_found_first_then_one_of_its_name() -> None:
+    def other(step: int) -> float:
+        return to(0.2)(step)
+
+    mine = to(0.2)
+    space = SearchSpace({"lr": choice([other, to(0.2), mine])})
+    assert space.locate({"lr": mine}, until=9) == Point.of({"lr": 2})
+    assert space.locate({"lr": to(0.2)}, until=9) == Point.of({"lr": 1})
+    assert space.locate({"lr": partial(other)}, until=9) == Point.of({"lr": 0})
 
 
 def test_options_are_tried_in_order_but_exact_ones_first() -> None:

@@ -1,5 +1,7 @@
 import json
 import math
+from collections.abc import Callable
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.errors import InvalidStudyError
-from dasktune.space.value import canonical, rounded, same, token
+from dasktune.space.value import canonical, named, rounded, same, token
 from tests.space.strategies import few_values, values
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_values.json").read_text("utf-8"))
@@ -132,6 +134,58 @@ def test_a_list_that_contains_itself_is_refused() -> None:
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: str(case["token"]))
 def test_tokens_never_change(case: dict[str, object]) -> None:
     assert token(canonical(case["value"], "v")) == case["token"]
+
+
+class Silent:
+    """Says nothing of itself."""
+
+    def __call__(self, step: object) -> object:
+        return step
+
+
+class Speaking(Silent):
+    """Tells what it holds, with addresses."""
+
+    def __repr__(self) -> str:
+        return f"Speaking({Silent.__repr__(self)}, {[to_be_named]})"
+
+
+class Broken(Silent):
+    """Cannot say what it is."""
+
+    def __repr__(self) -> str:
+        raise ArithmeticError
+
+
+def to_be_named(step: int, rate: object = 1) -> object:
+    return step, rate
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (to_be_named, "to_be_named"),
+        (Silent().__call__, "Silent.__call__"),
+        (Silent(), "Silent"),
+        (Broken(), "Broken"),
+        (Silent, "Silent"),
+        (abs, "abs"),
+        (
+            Speaking(),
+            "Speaking(<tests.space.test_value.Speaking object>, [<function to_be_named>])",
+        ),
+        (partial(to_be_named), "partial(to_be_named)"),
+        (partial(to_be_named, 1, rate="a"), "partial(to_be_named, 1, rate='a')"),
+        (partial(partial(to_be_named, 1), rate=abs), "partial(to_be_named, 1, rate=abs)"),
+        (partial(Silent(), step=Silent()), "partial(Silent, step=Silent)"),
+        (partial(to_be_named, rate="x" * 999), f"partial(to_be_named, rate='{'x' * 119})"),
+        (lru_cache(to_be_named), "to_be_named"),
+    ],
+)
+def test_functions_are_named_alike_in_every_process(
+    function: Callable[..., object], name: str
+) -> None:
+    assert named(function) == name
 
 
 def typed(value: object) -> object:

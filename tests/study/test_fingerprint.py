@@ -1,10 +1,14 @@
+import importlib
 import os
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -821,7 +825,10 @@ Shape = Enum("Shape", "ROUND FLAT")
 DIFFERENT = """
 None True False 0 1 -1 1.0 0.0 -0.0 1j ... '' '1' b'1' bytearray(b'1') float('nan') float('inf')
 () (1,) [1] [1,1] [[1]] ((1,),) {1} frozenset({1}) {} {1:2} {'1':2} {True:2} {1:{2}} {(1,):2} set()
-range(3) range(4) deque([1]) deque([1],3) deque([1,2]) OrderedDict(a=1,b=2) OrderedDict(b=2,a=1)
+range(3) range(4) deque([1]) deque([1],3) deque([1,2])
+{'a':1,'b':2} {'b':2,'a':1} {f:1,g:2} {g:2,f:1} {'a':1,f:2} {f:2,'a':1} {(1,):2,'a':1}
+defaultdict(int,a=1,b=2) defaultdict(int,b=2,a=1) Names(a=1,b=2) Names(b=2,a=1)
+OrderedDict(a=1,b=2) OrderedDict(b=2,a=1)
 defaultdict(int) defaultdict(float) Path('a') Path('b') 'a' 'b' {'a':None} {'b':None}
 date(2024,1,1) timedelta(1) Decimal('1') Decimal('1.0') Fraction(1,2) re.compile('a')
 re.compile('a',re.I) SimpleNamespace(x=1) SimpleNamespace(x=2) SimpleNamespace(y=1)
@@ -858,8 +865,10 @@ def test_equal_attributes_are_equal_in_another_load(of: Of) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("{'a': 1, 'b': [2]}", "{'b': [2], 'a': 1}"),
-        ("{f: 1, g: 2}", "{g: 2, f: 1}"),
+        ("{'a': 1, 'b': [2]}", "dict([('a', 1), ('b', [2])])"),
+        ("{f: 1, g: 2}", "dict([(f, 1), (g, 2)])"),
+        ("OrderedDict(a=1, b=2)", "(lambda d: d.move_to_end('b') or d)(OrderedDict(b=2, a=1))"),
+        ("SimpleNamespace(x=1, y=2)", "SimpleNamespace(y=2, x=1)"),
         ("{'a', 'b', 1, f}", "{f, 1, 'b', 'a'}"),
         ("[[1, 2]] * 2", "[[1, 2], [1, 2]]"),
         ("Path('a') / 'b'", "Path('a/b')"),
@@ -869,6 +878,15 @@ def test_equal_attributes_are_equal_in_another_load(of: Of) -> None:
 )
 def test_equal_values_are_one(value: Callable[..., str], one: str, other: str) -> None:
     assert value(one, PRELUDE) == value(other, PRELUDE)
+
+
+def test_the_order_in_which_layers_are_built_counts(of: Of) -> None:
+    """Two keys, two values, and yet other weights: each layer draws from one generator."""
+    source = "class Net:\n    def __init__(self, **layers): self.layers = layers"
+
+    one, other = of(source, "Net(a=[64], b=[32])"), of(source, "Net(b=[32], a=[64])")
+
+    assert difference(one, other) == ("trainable.layers changed",)
 
 
 def test_cycles_end(value: Callable[..., str]) -> None:
@@ -1076,3 +1094,168 @@ def test_source_that_was_edited_after_the_import_is_refused(load: Load, name: st
 
     with pytest.raises(InvalidStudyError, match=r"reload what was edited since it was imported"):
         fingerprint(module.Net())
+
+
+def edit(module: ModuleType, old: str, new: str) -> None:
+    """Change the file of a module, and leave the module as it was imported."""
+    path = Path(str(module.__file__))
+    source = path.read_text(encoding="utf-8")
+    assert source.count(old) >= 1
+    path.write_text(source.replace(old, new), encoding="utf-8")
+
+
+RUNS = """
+import functools
+def twice(f):
+    @functools.wraps(f)
+    def wrapper(*args): return f(*args) * 2
+    return wrapper
+LAYERS = [lambda x: x * 3, lambda x: x * 5]
+def make(rate): return lambda x: x * rate
+SCALE = make(7)
+class Part:
+    def move(self, x): return x + 11
+class Net:
+    @twice
+    def step(self, hp, t, depth=13):
+        def inner(x): return x in {17, 19} or -0.0
+        return [inner(LAYERS[0](x)) for x in hp], SCALE(t), Part().move(t)
+    @property
+    def size(self): return 23
+    @staticmethod
+    def free(): return "29"
+    draw = functools.partial(lambda x: (x, 31))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x * 3", "x * 4"),
+        ("x * 5", "x / 5"),
+        ("lambda x: x * 3, lambda x: x * 5", "lambda x: x * 5, lambda x: x * 3"),
+        ("x * rate", "x + rate"),
+        ("x + 11", "x + 12"),
+        ("* 2", "* 2.0"),
+        ("{17, 19}", "{17, 18}"),
+        ("-0.0", "+0.0"),
+        ("return 23", "return 23.0"),
+        ('"29"', "b'29'"),
+        ("(x, 31)", "(x, 31.0)"),
+        ("Part().move", "Part().turn"),
+        ("def inner(x)", "def inner(x, *y)"),
+    ],
+)
+def test_code_that_is_not_what_its_file_says_is_refused(load: Load, old: str, new: str) -> None:
+    """As in a notebook: a module is imported and edited on the same line, and not reloaded."""
+    module = load(train=RUNS)
+    before = fingerprint(module.Net())
+    edit(module, old, new)
+
+    with pytest.raises(InvalidStudyError, match=r"is not what runs: reload what was edited"):
+        fingerprint(module.Net())
+
+    edit(module, new, old)
+    assert fingerprint(module.Net()) == before
+
+
+def test_what_was_reloaded_counts_and_what_was_made_before_does_not(load: Load) -> None:
+    module = load(train=RUNS)
+    old_net, before = module.Net(), fingerprint(module.Net())
+    edit(module, "x + 11", "x + 4711")  # another length: a reload goes by date and size
+    importlib.reload(module)
+
+    assert difference(before, fingerprint(module.Net())) == ("Part.move changed",)
+    edit(module, "return 23", "return 2323")
+    importlib.reload(module)
+    with pytest.raises(InvalidStudyError, match="make the trainable anew"):
+        fingerprint(old_net)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("class Net:\n", "class Net:  # a remark\n"),
+        ("return 23", "return (23)"),
+        ("x * rate", "x  *  rate"),
+    ],
+)
+def test_an_edit_that_compiles_to_the_same_is_none(load: Load, old: str, new: str) -> None:
+    module = load(train=RUNS)
+    before = fingerprint(module.Net())
+    edit(module, old, new)
+
+    assert fingerprint(module.Net()) == before
+
+
+def test_a_changed_function_is_not_replaced_by_the_statement_that_holds_it(load: Load) -> None:
+    source = "FS = [lambda x: x + 1]\nclass Net:\n    def step(self): return FS"
+    module = load(train=source)
+    edit(module, "x + 1", "x + 2")
+    with pytest.raises(InvalidStudyError, match="is not what runs"):
+        fingerprint(module.Net())
+    edit(module, "FS =", "\nFS =")
+    with pytest.raises(InvalidStudyError, match="is not what runs"):
+        fingerprint(module.Net())
+
+
+def test_modules_that_were_not_compiled_as_they_are_written_are_taken_at_their_word(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Assertions that pytest rewrites, checkers of types: their loaders are others."""
+
+    class Rewriting(SourceFileLoader):
+        def source_to_code(self, data: Any, path: Any, **_: Any) -> CodeType:  # type: ignore[override]  # noqa: ANN401
+            code: CodeType = compile(bytes(data).replace(b"23", b"3"), path, "exec")
+            return code
+
+    def find_spec(name: str, *_: object) -> ModuleSpec | None:
+        place = next((Path(p, "train.py") for p in sys.path if Path(p, "train.py").exists()), None)
+        if name != "train" or place is None:
+            return None
+        return spec_from_file_location(name, place, loader=Rewriting(name, str(place)))
+
+    before = fingerprint(load(train=RUNS).Net())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=find_spec), *sys.meta_path])
+    module = load(train=RUNS)
+
+    assert module.Net().size == 3
+    assert fingerprint(module.Net()) == before
+
+
+FUTURE = '''"""A module."""
+from __future__ import annotations
+def scale(x: Missing) -> Missing:
+    """Scale."""
+    assert x
+    return x
+class Net:
+    """A net."""
+    size: Missing = 1
+    def __step(self): return scale(self.__hidden)
+    def step(self): return self.__step(), __debug__
+'''
+
+
+@pytest.mark.parametrize("flags", [[], ["-O"], ["-OO"], ["-X", "no_debug_ranges"], ["-B"]])
+def test_how_python_was_started_makes_no_difference(tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / "train.py").write_text(FUTURE, encoding="utf-8")
+    (tmp_path / "script.py").write_text(FUTURE + SHOW, encoding="utf-8")
+    expected = in_process(tmp_path, "-c", f"from train import Net{SHOW}")
+
+    assert in_process(tmp_path, *flags, "-c", f"from train import Net{SHOW}") == expected
+    assert in_process(tmp_path, *flags, "script.py") == expected
+
+
+def test_tracing_makes_no_difference(load: Load) -> None:
+    module = load(train=RUNS)
+    before = fingerprint(module.Net())
+    tracer = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        for _ in range(100):  # the interpreter has made its code faster by now
+            module.LAYERS[0](1)
+        assert fingerprint(module.Net()) == before
+    finally:
+        sys.settrace(tracer)

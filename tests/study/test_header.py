@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random as Generator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from dasktune.study.recall import recall
 from dasktune.study.result import Result
 from dasktune.study.study import Study
 from dasktune.study.timeline import replay
+from dasktune.trial import Report, TrialStatus
+from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
 from tests.space.strategies import finite_spaces
 from tests.worlds import Nothing, random_studies, small_study
 
@@ -34,6 +38,29 @@ def outcome(result: Result) -> tuple[object, ...]:
     trials = [(one.number, one.status, one.reason, one.reports) for one in result.trials]
     return (result.status, result.reason, trials, result.steps_unique, result.steps_executed,
             result.merge_rate)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mine(Sampler):
+    """A sampler of the user's own."""
+
+    def start(self, context: SamplerContext) -> SamplerRun:
+        return MineRun(context.space)
+
+
+class MineRun(SamplerRun):
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+
+    def ask(self, number: int, new_steps: NewSteps, attempt: int = 0) -> Point | None:
+        del new_steps, attempt
+        return list(self.space.points())[number]
+
+    def record(self, number: int, point: Point) -> None:
+        pass
+
+    def copy(self) -> "MineRun":
+        return self
 
 
 # --- spaces
@@ -68,6 +95,146 @@ def test_functions_of_the_step_keep_their_name_and_values() -> None:
 
     assert first.text == {"lr": "ramp", "size": "warmup(2, ramp)"}
     assert [first.at(step)["lr"] for step in range(3)] == [0.1, 0.2, 0.3]
+
+
+def at_each(rate: Any, step: int) -> float:  # noqa: ANN401
+    return float(rate * (step + 1))
+
+
+class Ramp:
+    """A schedule of the user's that says nothing of itself."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, step: int) -> float:
+        return at_each(self.rate, step)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A schedule of the user's that has a text, with an address in it."""
+
+    rate: float
+    then: Callable[[float, int], float] = at_each
+
+    def __call__(self, step: int) -> float:
+        return self.then(self.rate, step)
+
+
+class MineSilently(Mine):
+    """A sampler of the user's that says nothing of itself."""
+
+    __repr__ = object.__repr__
+
+
+class TunerSilently(Tuner):
+    """A tuner of the user's that says nothing of itself."""
+
+    compares = False
+
+    def __init__(self, steps: int = 8) -> None:
+        self.steps = steps
+
+    @property
+    def decision_steps(self) -> tuple[int, ...]:
+        return (self.steps,)
+
+    def outlook(self, n_trials: int) -> tuple[int, ...]:
+        return (n_trials,)
+
+    def start(self, context: TunerContext) -> TunerRun:
+        return dt.FullTraining(self.steps).start(context)
+
+
+SCHEDULES: dict[str, tuple[Callable[[], Any], str]] = {
+    "partial": (lambda: partial(at_each, 0.1), "partial(at_each, 0.1)"),
+    "partial by name": (
+        lambda: partial(at_each, rate=Ramp(1)),
+        "partial(at_each, rate=Ramp)",
+    ),
+    "partial of a partial": (
+        lambda: partial(partial(at_each), Ramp(1).__call__),
+        "partial(at_each, Ramp.__call__)",
+    ),
+    "method": (lambda: Ramp(0.1).__call__, "Ramp.__call__"),
+    "instance": (lambda: Ramp(0.1), "Ramp"),
+    "instance with a text": (lambda: Line(0.1), "Line(rate=0.1, then=<function at_each>)"),
+    "lambda": (lambda: lambda step: 0.1 * step, "<lambda>"),
+}
+
+
+@pytest.mark.parametrize("case", SCHEDULES)
+def test_functions_of_the_step_have_one_name_in_every_process(case: str) -> None:
+    made, name = SCHEDULES[case]
+
+    text = dt.Configuration.of({"lr": made()}).text["lr"]
+
+    assert text.endswith(name)
+    assert "0x" not in text
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: small_study(space={"lr": dt.choice([Ramp(0.1), 0.1])}),
+        lambda: small_study(space={"lr": dt.warmup(dt.choice([1, 2]), partial(at_each, 0.1))}),
+        lambda: small_study(space={"lr": dt.join([Line(0.1), 0.1], at=[dt.choice([3])])}),
+        lambda: small_study(sampler=MineSilently(), n_trials=3),
+        lambda: small_study(sampler=dt.PrefixAware(MineSilently()), n_trials=3),
+        lambda: small_study(tuner=TunerSilently()),
+    ],
+)
+def test_a_study_made_anew_is_no_change(made: Callable[[], Study]) -> None:
+    one, other = made(), made()  # at another address, as in another process
+
+    assert "0x" not in one.space.definitions[0][1].text
+    assert write_header([one]) == write_header([other])
+    assert "0x" not in write_header([one])
+    assert changes_since(write_header([one]), [other]) == ()
+
+
+def test_another_sampler_or_tuner_of_the_users_is_a_change() -> None:
+    line = write_header([small_study(sampler=MineSilently(), tuner=TunerSilently(), n_trials=3)])
+
+    other = small_study(sampler=Mine(), tuner=TunerSilently(9), n_trials=3)
+
+    assert changes_since(line, [other]) == (
+        "max_steps of study was 8 and is 9",
+        "sampler of study was MineSilently and is Mine()",
+    )
+
+
+def test_a_function_with_other_values_is_a_change_told_in_few_words() -> None:
+    def made(last: float, max_steps: int = 900) -> Study:
+        def curve(step: int) -> float:
+            return step / 1000 if step < 800 else last
+
+        return small_study(space={"lr": curve}, tuner=dt.FullTraining(max_steps), n_trials=1)
+
+    line = write_header([made(1.0)])
+
+    assert changes_since(line, [made(1.0)]) == ()
+    [words] = changes_since(line, [made(2.0)])
+    assert "800: 1.0" in words
+    assert "800: 2.0" in words
+    assert len(words) < 600
+    [words] = changes_since(line, [made(1.0, 1000)])[:-1]
+    assert words.startswith("max_steps of study was 900"), "the function is what it was"
+
+
+def test_functions_with_many_values_are_told_apart_by_a_digest() -> None:
+    def made(last: float) -> Study:
+        def curve(step: int) -> float:
+            return step if step < 20_000 else last
+
+        return small_study(space={"lr": curve}, tuner=dt.FullTraining(20_001), n_trials=1)
+
+    line = write_header([made(1.0)])
+
+    assert len(line) < 3_000
+    assert changes_since(line, [made(1.0)]) == ()
+    assert len(changes_since(line, [made(2.0)])) == 1
 
 
 def test_a_function_that_does_not_answer_all_steps_is_only_named() -> None:
@@ -133,29 +300,6 @@ def test_a_journal_tells_the_results_of_its_run(seed: int) -> None:
         assert dt.explain(one) == dt.explain(two)
 
 
-@dataclass(frozen=True, slots=True)
-class Mine(Sampler):
-    """A sampler of the user's own."""
-
-    def start(self, context: SamplerContext) -> SamplerRun:
-        return MineRun(context.space)
-
-
-class MineRun(SamplerRun):
-    def __init__(self, space: SearchSpace) -> None:
-        self.space = space
-
-    def ask(self, number: int, new_steps: NewSteps, attempt: int = 0) -> Point | None:
-        del new_steps, attempt
-        return list(self.space.points())[number]
-
-    def record(self, number: int, point: Point) -> None:
-        pass
-
-    def copy(self) -> "MineRun":
-        return self
-
-
 def test_draws_of_a_foreign_sampler_are_taken_from_the_journal() -> None:
     studies = [small_study(sampler=Mine(), n_trials=3)]
     results = dt.simulate(studies, dt.World())
@@ -208,6 +352,28 @@ CHANGES: dict[str, tuple[Callable[[], Study], str]] = {
     ),
     "attribute": (lambda: small_study(trainable=Nothing(2)), "trainable.version changed"),
 }
+
+
+def _earlier(score: float) -> Any:  # noqa: ANN401
+    """Return what stands for a result: one trial of the study's space."""
+    configuration = small_study().space.configuration(next(iter(small_study().space.points())))
+    report = Report(trial=0, step=8, metrics={"accuracy": score}, score=score)
+    trial = SimpleNamespace(
+        configuration=configuration, reports=(report,), status=TrialStatus.COMPLETED
+    )
+    return SimpleNamespace(trials=[trial])
+
+
+def test_other_earlier_trials_are_a_change_even_if_they_are_as_many() -> None:
+    begun = write_header([small_study()])
+    [words] = changes_since(begun, [small_study(warm_start=[_earlier(0.5)])])
+    assert words.startswith("warm_start of study was no trials and is 1 trials (")
+
+    begun = write_header([small_study(warm_start=[_earlier(0.5)])])
+
+    assert changes_since(begun, [small_study(warm_start=[_earlier(0.5)])]) == ()
+    [words] = changes_since(begun, [small_study(warm_start=[_earlier(0.6)])])
+    assert words.startswith("warm_start of study was 1 trials (")
 
 
 @pytest.mark.parametrize("case", CHANGES)

@@ -60,6 +60,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tuner": dt.Grid()}, "tuner is Grid.*; it must be one, such as"),
     ({"trainable": Nothing}, r"trainable is the class Nothing; give an instance: Nothing\(\)"),
     ({"trainable": None}, "trainable None has no method setup, step, evaluate, state_dict"),
+    ({"first": [1]}, r"a configuration is a mapping such as \{'lr': 0.1\}, got 1"),
+    ({"first": None}, r"first is None; it must be a list of mappings"),
+    ({"warm_start": None}, "warm_start is None; it must be a list of results, such as"),
+    ({"warm_start": "fashion"}, "warm_start is 'fashion'; it must be a list of results"),
+    ({"warm_start": 3}, "warm_start is 3; it must be a list of results"),
+    ({"warm_start": [3]}, "warm_start holds 3; it must be a list of results"),
+    ({"warm_start": ["fashion"]}, "warm_start holds 'fashion'; it must be a list of results"),
     ({"trainable": HalfDone()}, "has no method step, evaluate, state_dict, load_state_dict"),
 ]
 
@@ -70,6 +77,16 @@ def test_what_does_not_fit_is_refused_with_its_value_and_a_cure(
 ) -> None:
     with pytest.raises(InvalidStudyError, match=message):
         small_study(**changes)
+
+
+def test_one_result_is_no_list_of_earlier_ones() -> None:
+    result: Any = dt.simulate(small_study(), dt.World())
+    with pytest.raises(InvalidStudyError, match=r"warm_start is one Result; it must be a list of"):
+        small_study(warm_start=result)
+    with pytest.raises(
+        InvalidStudyError, match=r"warm_start holds TrialResult.*; it must be a list"
+    ):
+        small_study(warm_start=result.trials)
 
 
 @pytest.mark.parametrize("name", ["metric", "mode", "tuner", "space"])
