@@ -30,6 +30,10 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # so that its sums repeat
+    # Workers import the user's script before they are told their GPU. By this, torch can be asked
+    # there whether there are GPUs, and CUDA does not fix then which ones it sees.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
 _SETTINGS = {
@@ -59,8 +63,8 @@ _SCHEDULER = {
 def local_workers(n_workers: int | None = None, *, imports: Sequence[str] = ()) -> Iterator[Client]:
     """Start workers on this computer, and stop them at the end.
 
-    Where there are GPUs, each worker sees one of them and offers it as `GPU: 1`; several workers
-    take turns at the GPUs, each with its part of one.
+    Where there are GPUs, each worker sees one of them and offers it as `GPU: 1`. Workers beyond the
+    number of GPUs share them: each offers a whole one, and nothing divides its memory among them.
 
     Args:
         n_workers: How many; None: one for each GPU, or where there is none one for each core that
@@ -76,9 +80,7 @@ def local_workers(n_workers: int | None = None, *, imports: Sequence[str] = ()) 
     with _environment_kept(), dask.config.set(_SETTINGS):
         try:
             cluster = SpecCluster(
-                workers={
-                    i: _worker(gpus[i % len(gpus)] if gpus else None, imports) for i in range(n)
-                },
+                workers={i: worker_options(i, gpus, imports) for i in range(n)},
                 scheduler={"cls": Scheduler, "options": _SCHEDULER},
                 silence_logs=logging.ERROR,
                 name="dasktune-local",
@@ -138,7 +140,16 @@ def visible_gpus(environment: Mapping[str, str], driver_folder: Path) -> list[st
     return [str(i) for i in range(len(list(driver_folder.iterdir())))]
 
 
-def _worker(gpu: str | None, imports: Sequence[str]) -> dict[str, object]:
+def worker_options(
+    number: int, gpus: Sequence[str], imports: Sequence[str] = ()
+) -> dict[str, object]:
+    """Say how a worker is to be started.
+
+    Args:
+        number: Which worker, from 0.
+        gpus: How CUDA names the GPUs that the workers share out; may be empty.
+        imports: Modules that it imports while it starts.
+    """
     options: dict[str, object] = {
         "preload": [*dask.config.get("distributed.worker.preload"), *imports],
         "nthreads": 1,
@@ -147,9 +158,12 @@ def _worker(gpu: str | None, imports: Sequence[str]) -> dict[str, object]:
         "dashboard": False,
         "silence_logs": logging.ERROR,
     }
-    if gpu is not None:
+    if gpus:
+        place = number % len(gpus)
         options["resources"] = {"GPU": 1}
-        options["env"] = {"CUDA_VISIBLE_DEVICES": gpu}
+        # This comes after the import of the user's script. If CUDA was used there, it goes on to
+        # see all of them, and the place among them says which one is meant.
+        options["env"] = {"CUDA_VISIBLE_DEVICES": gpus[place], "DASKTUNE_GPU": str(place)}
     return {"cls": Nanny, "options": options}
 
 

@@ -1,16 +1,20 @@
 """Seed the global generators for each step, and shield them around evaluation.
 
 Training must depend on (training seed, step) and nothing else: not on the trial, the worker, or
-where a stage begins. Only the generators of libraries that are loaded are touched.
+where a stage begins. Nothing is loaded for it: a library that training code imports later, inside
+`setup` or a step, is seeded as soon as it is there, as if it had been there before.
 """
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 SETUP = -1
 """Stands for `setup` where a step is asked for."""
@@ -20,15 +24,32 @@ def seed_generators(training_seed: int, step: int) -> None:
     """Seed Python's, NumPy's and torch's global generators for a step, or for `SETUP`."""
     seed = int.from_bytes(sha256(f"dasktune-seed-1:{training_seed}:{step}".encode()).digest()[:8])
     random.seed(seed)
-    numpy, torch = _loaded("numpy"), _loaded("torch")
-    if numpy is not None:
-        numpy.random.seed(seed % (1 << 32))
-    if torch is not None:
-        if _has_devices():
-            torch.manual_seed(seed >> 1)  # also of every device
+    for name, seed_library in _SEEDING.items():
+        module = _loaded(name)
+        if module is None:
+            _LATE.expect(name, seed)
         else:
-            # The same; where there are no devices torch would note for each kind of them who asked.
-            torch.default_generator.manual_seed(seed >> 1)
+            seed_library(module, seed)
+
+
+def _seed_numpy(numpy: ModuleType, seed: int) -> None:
+    numpy.random.seed(seed % (1 << 32))
+
+
+def _seed_torch(torch: ModuleType, seed: int) -> None:
+    if not _has_devices():
+        # The same; where there are no devices torch would note for each kind of them who asked.
+        torch.default_generator.manual_seed(seed >> 1)
+        return
+    torch.manual_seed(seed >> 1)  # also of every device that torch counts
+    for generator in torch.cuda.default_generators:  # it may count fewer than CUDA sees
+        generator.manual_seed(seed >> 1)
+
+
+_SEEDING: dict[str, Callable[[ModuleType, int], None]] = {
+    "numpy": _seed_numpy,
+    "torch": _seed_torch,
+}
 
 
 @contextmanager
@@ -38,7 +59,8 @@ def shielded_generators() -> Iterator[None]:
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy is not None else None
     torch_state = torch.get_rng_state() if torch is not None else None
-    cuda_states = torch.cuda.get_rng_state_all() if _has_cuda(torch) and torch is not None else None
+    devices = torch.cuda.default_generators if torch is not None else ()  # none before CUDA is used
+    device_states = [generator.get_state() for generator in devices]
     try:
         yield
     finally:
@@ -47,8 +69,8 @@ def shielded_generators() -> Iterator[None]:
             numpy.random.set_state(numpy_state)
         if torch is not None:
             torch.set_rng_state(torch_state)
-            if cuda_states is not None:
-                torch.cuda.set_rng_state_all(cuda_states)
+        for generator, state in zip(devices, device_states, strict=True):
+            generator.set_state(state)
 
 
 def keep_libraries_off(*packages: str) -> None:
@@ -74,6 +96,53 @@ def _unshared() -> ModuleType:
 _LIBRARIES = _unshared()
 
 
+class _LateLibraries(MetaPathFinder):
+    """Seeds libraries that are imported after a step began.
+
+    Finds nothing itself: it is asked first, and has what the others find seeded once it is loaded.
+    It stays in `sys.meta_path`: another thread may be going through that list.
+    """
+
+    def __init__(self) -> None:
+        self._seeds: dict[str, int] = {}
+
+    def expect(self, name: str, seed: int) -> None:
+        """Have a library seeded as soon as it is loaded."""
+        self._seeds[name] = seed
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        """Return what the other finders find, if it is an expected library."""
+        if fullname not in self._seeds:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
+        if spec is not None and spec.loader is not None:
+            self._seed_after_loading(fullname, spec.loader)
+        return spec
+
+    def _seed_after_loading(self, name: str, loader: Any) -> None:  # noqa: ANN401
+        load = loader.exec_module
+
+        def load_and_seed(module: ModuleType) -> None:
+            del loader.exec_module  # it was set on this loader, which is for this module alone
+            python_state = random.getstate()
+            try:
+                load(module)
+            finally:
+                random.setstate(python_state)  # what a library draws while it is loaded is its own
+            _SEEDING[name](module, self._seeds.pop(name))
+
+        loader.exec_module = load_and_seed
+
+
+_LATE = _LateLibraries()
+
+
 @cache
 def _has_devices() -> bool:
     """Say whether torch may have generators besides the one of the CPU."""
@@ -83,7 +152,3 @@ def _has_devices() -> bool:
 
 def _loaded(name: str) -> ModuleType | None:
     return sys.modules.get(name)
-
-
-def _has_cuda(torch: ModuleType | None) -> bool:
-    return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()

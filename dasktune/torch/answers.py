@@ -53,6 +53,13 @@ def count(value: object, name: str) -> int:
     return value
 
 
+def truth(value: object, name: str) -> bool:
+    """Return a switch."""
+    if not isinstance(value, bool):
+        raise StageError(f"{name} is {shown(value)}; it must be True or False")
+    return value
+
+
 def precision(amp: object) -> torch.dtype | None:
     """Return the type that autocast computes in; None: no autocast."""
     if not isinstance(amp, bool | str) or amp not in _PRECISIONS:

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import cloudpickle
 
+from dasktune.study.training_code import training_code_name
 from dasktune.torch.loader import Samples
 
 Origin: TypeAlias = tuple[type, str]
-"""A class and a digest of an instance of it. The class is the one of this process: where it can be
-imported, it travels by name, and the digest does not see its code."""
+"""The class, as it is in this process, and a name that its code and its attributes decide."""
 
 _MAX_KEPT = 8
 """Data sets; those of four trainables."""
@@ -28,9 +28,14 @@ _lock = Lock()
 def origin(trainable: object) -> Origin | None:
     """Identify a trainable within this process; None if it cannot be.
 
-    A script's or a notebook's class, and one that came by value, counts by its code. Equal ones
-    may differ by accident of pickling, never different ones agree.
+    In a study its fingerprint does, so no data set serves two states whose keys differ by the code.
+    Elsewhere its pickle does, which holds the code of a class of a script or a notebook, and of one
+    that came by value, but not of a class that can be imported. Equal ones may differ by accident
+    of pickling.
     """
+    name = training_code_name()
+    if name is not None:
+        return type(trainable), name
     try:
         content = cloudpickle.dumps(trainable)
     except Exception:  # whatever its attributes raise; it works all the same, only not as fast

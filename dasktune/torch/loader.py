@@ -1,8 +1,9 @@
 """Make batches from a data set, here or in loader workers: the same ones, in the same order.
 
-What is random in a data set (augmentation) draws from the global generators. They are seeded for
-each batch, around it, so neither the number of workers nor reading ahead leaves a trace: not in the
-batches, and not in what training itself draws.
+What is random in a data set (augmentation) draws from the global generators of the CPU. They are
+seeded for each batch, around it, so neither the number of workers nor reading ahead leaves a trace:
+not in the batches, and not in what training itself draws. Those of GPUs are left alone, here as in
+workers, which have none: what a data set draws there is part of the step.
 """
 
 import multiprocessing
@@ -107,7 +108,7 @@ class _Fetch:
 
     def __getitem__(self, batch: Batch) -> Content:
         many = getattr(self._data, "__getitems__", None)
-        with seeded(batch.seed):
+        with seeded(batch.seed, on_devices=False):
             if callable(many):
                 return self._collate(many(list(batch.samples)))
             return self._collate([self._data[index] for index in batch.samples])

@@ -4,9 +4,8 @@ Everything here is either in the state, or made anew from the values of step 0 a
 seed; nothing else may live in it, or an instance that goes on would differ from a restored one.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import deepcopy
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from torch.optim import Optimizer
 from dasktune.torch.batches import Position
 from dasktune.torch.datasets import Origin
 from dasktune.torch.loader import Loader
+from dasktune.torch.optimizer_state import load
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,12 +43,50 @@ class Loop:
     """In the state."""
     loaders: dict[str, Loader] = field(default_factory=dict)
     """By hook; without a trace in results."""
+    others: list[nn.Parameter] = field(default_factory=list)
+    """Parameters of the module that are not the optimizer's; found anew in each step."""
 
     def autocast(self) -> AbstractContextManager[object]:
         """Compute in lower precision inside, if that is wanted."""
         if self.precision is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.precision)
+
+    def begin_step(self) -> None:
+        """Find the parameters of the module that the optimizer does not have, once for all batches.
+
+        Their gradients would pile up for as long as the instance lives, and be gone in a restored
+        one.
+        """
+        groups = self.optimizer.param_groups
+        known = {id(parameter) for group in groups for parameter in group["params"]}
+        self.others = [part for part in self.module.parameters() if id(part) not in known]
+
+    def forget_gradients(self) -> None:
+        """Drop the gradients of the batch before."""
+        self.optimizer.zero_grad()
+        for parameter in self.others:
+            parameter.grad = None
+
+    def backward(self, loss: Tensor) -> None:
+        """Make the gradients of a loss."""
+        if self.scaler is None:
+            loss.backward()
+            return
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        gradients = [part.grad for part in self.others if part.grad is not None]
+        scale = self.scaler.get_scale() if gradients else 1.0  # a GPU is waited for
+        for gradient in gradients:
+            gradient.div_(scale)
+
+    def update(self) -> None:
+        """Let the optimizer use the gradients."""
+        if self.scaler is None:
+            self.optimizer.step()
+            return
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     def state(self) -> dict[str, object]:
         """Return the state; its tensors are those in training."""
@@ -68,7 +106,7 @@ class Loop:
         self.module.load_state_dict(saved["model"])
         for name, content in saved["buffers"].items():
             self._put_buffer(name, content)
-        self.optimizer.load_state_dict(deepcopy(saved["optimizer"]))  # it keeps what it is given
+        load(self.optimizer, saved["optimizer"])
         self.position = Position(**saved["position"])
         if self.scaler is not None:
             self.scaler.load_state_dict(saved["scaler"])
@@ -90,15 +128,3 @@ class Loop:
             for name, buffer in self.module.named_buffers(remove_duplicate=False)
             if name not in shown
         }
-
-
-@contextmanager
-def repeatable_convolutions() -> Iterator[None]:
-    """Let cuDNN choose algorithms that give the same bits each time, and not by stopwatch."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.benchmark, cudnn.deterministic
-    cudnn.benchmark, cudnn.deterministic = False, True
-    try:
-        yield
-    finally:
-        cudnn.benchmark, cudnn.deterministic = before

@@ -20,26 +20,32 @@ def derived_seed(*parts: object) -> int:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's, NumPy's and torch's global generators; put them back afterwards."""
+def seeded(seed: int, *, on_devices: bool = True) -> Iterator[None]:
+    """Seed Python's, NumPy's and torch's global generators; put them back afterwards.
+
+    Args:
+        seed: What to seed them with.
+        on_devices: Whether those of GPUs too. To put one of these back is a trace of its own:
+            cuDNN's recurrent layers then draw anew what their dropout begins with.
+    """
     numpy = sys.modules.get("numpy")
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    devices = torch.cuda.default_generators if on_devices else ()  # none before CUDA is used
     python_state = random.getstate()
     numpy_state = None if numpy is None else numpy.random.get_state()
     torch_state = torch.get_rng_state()
-    cuda_states = [torch.cuda.get_rng_state(device) for device in devices]
+    device_states = [generator.get_state() for generator in devices]
     try:
         random.seed(seed)
         if numpy is not None:
             numpy.random.seed(seed % (1 << 32))
         torch.default_generator.manual_seed(seed)
-        if cuda_states:
-            torch.cuda.manual_seed_all(seed)
+        for generator in devices:
+            generator.manual_seed(seed)
         yield
     finally:
         random.setstate(python_state)
         if numpy is not None:
             numpy.random.set_state(numpy_state)
         torch.set_rng_state(torch_state)
-        for device, state in zip(devices, cuda_states, strict=True):
-            torch.cuda.set_rng_state(state, device)
+        for generator, state in zip(devices, device_states, strict=True):
+            generator.set_state(state)

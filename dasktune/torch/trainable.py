@@ -2,7 +2,8 @@
 
 The user says what is trained on what (hooks); this module says in which order, and what makes up a
 state. Each step is a function of (state, values of the step, training seed) alone, so training cut
-at any steps, on whatever worker, gives the same bits as in one piece, on one kind of machine.
+at any steps, on whatever worker, gives the same bits as in one piece, on one kind of machine; on a
+GPU as long as `deterministic` is not switched off.
 """
 
 from abc import ABC, abstractmethod
@@ -18,10 +19,12 @@ from dasktune.errors import StageError
 from dasktune.torch import answers
 from dasktune.torch.batches import evaluation_batches, training_batches
 from dasktune.torch.datasets import kept, origin
+from dasktune.torch.devices import chosen_device
 from dasktune.torch.evaluation import evaluating, joined
 from dasktune.torch.loader import Content, Knobs, Loader, Samples
-from dasktune.torch.loop import Loop, repeatable_convolutions
+from dasktune.torch.loop import Loop
 from dasktune.torch.randomness import derived_seed, seeded
+from dasktune.torch.repeatable import prepare, repeatable
 from dasktune.units import Step
 
 HyperParameters: TypeAlias = Mapping[str, Any]
@@ -63,6 +66,10 @@ class TorchTrainable(ABC):
     amp: bool | Literal["bfloat16", "float16"] = False
     """Mixed precision: the type that autocast computes in; True is bfloat16. With float16 the loss
     is scaled, and the scale is part of the state."""
+    deterministic: bool = True
+    """Whether an operation that gives other bits each time on a GPU is refused, by its name. False
+    lets it through: then a state that has to be made again, after a fault or without room in the
+    store, may differ from the one that others went on from."""
 
     # Hooks without which there is nothing to train
 
@@ -120,7 +127,11 @@ class TorchTrainable(ABC):
         return self.loss(model(inputs), targets, hp)
 
     def gradients(self, model: nn.Module, hp: HyperParameters) -> None:  # noqa: B027  (a hook)
-        """Change gradients before the optimizer uses them, e.g. clip them; by default don't."""
+        """Change gradients before the optimizer uses them, e.g. clip them; by default don't.
+
+        They are those of one batch, without the scale of float16, also of parameters that the
+        optimizer does not have.
+        """
 
     def eval_batch(self, model: nn.Module, batch: Content) -> tuple[Content, Content]:
         """Return outputs and targets of one batch; by default of a pair (inputs, targets).
@@ -150,7 +161,9 @@ class TorchTrainable(ABC):
         """Build module and optimizer from the values of step 0; data is read when it is needed."""
         self.close()
         maker = origin(self)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = chosen_device()
+        if answers.truth(self.deterministic, "deterministic"):
+            prepare(device)
         module = answers.instance(self.model(hp), nn.Module, "model(hp)").to(device)
         optimizer = answers.instance(self.optimizer(module, hp), Optimizer, "optimizer(model, hp)")
         if type(self).update_groups is TorchTrainable.update_groups:
@@ -183,8 +196,9 @@ class TorchTrainable(ABC):
             drop_last=self.drop_last,
         )
         self.update_groups(loop.optimizer, hp)
+        loop.begin_step()
         loop.module.train()
-        with repeatable_convolutions():
+        with repeatable(loop.device, strict=self.deterministic):
             for batch in loader.batches(wanted):
                 self._train(loop, self.to_device(batch, loop.device), hp)
         loop.position = behind
@@ -198,7 +212,7 @@ class TorchTrainable(ABC):
             loader.n_samples, answers.count(self.eval_batch_size, "eval_batch_size")
         )
         pairs = []
-        with evaluating(loop.module), repeatable_convolutions():
+        with evaluating(loop.module), repeatable(loop.device, strict=self.deterministic):
             for batch in loader.batches(batches):
                 moved = self.to_device(batch, loop.device)
                 with loop.autocast():
@@ -280,20 +294,12 @@ class TorchTrainable(ABC):
 
     def _train(self, loop: Loop, batch: Content, hp: HyperParameters) -> None:
         """Make one step of the optimizer."""
-        loop.optimizer.zero_grad()
+        loop.forget_gradients()
         with loop.autocast():
             loss = answers.loss(self.train_batch(loop.module, batch, hp))
-        if loop.scaler is None:
-            loss.backward()
-        else:
-            loop.scaler.scale(loss).backward()
-            loop.scaler.unscale_(loop.optimizer)
+        loop.backward(loss)
         self.gradients(loop.module, hp)
-        if loop.scaler is None:
-            loop.optimizer.step()
-        else:
-            loop.scaler.step(loop.optimizer)
-            loop.scaler.update()
+        loop.update()
 
 
 _OURS = ("_loop", "_knobs")

@@ -1,5 +1,6 @@
 """Workers of our own on this computer: one slot each, set up for training, stopped at the end."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.clusters.local import local_workers, visible_gpus
+from dasktune.clusters.local import local_workers, visible_gpus, worker_options
 from dasktune.runner import run
 from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
@@ -91,6 +92,55 @@ def test_gpus_are_those_that_this_process_may_use(tmp_path: Path) -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "3, GPU-8a"}, tmp_path) == ["3", "GPU-8a"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == []
+
+
+def test_each_worker_is_told_its_gpu_by_name_and_by_its_place_among_all() -> None:
+    told: list[Any] = [worker_options(i, ["3", "GPU-8a"])["options"] for i in range(3)]
+    assert [one["env"] for one in told] == [
+        {"CUDA_VISIBLE_DEVICES": "3", "DASKTUNE_GPU": "0"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-8a", "DASKTUNE_GPU": "1"},
+        {"CUDA_VISIBLE_DEVICES": "3", "DASKTUNE_GPU": "0"},
+    ]
+    assert all(one["resources"] == {"GPU": 1} for one in told)
+    without: Any = worker_options(0, [])["options"]
+    assert not {"env", "resources"} & without.keys()
+
+
+PLACES = """
+import os
+import sys
+
+# As a worker imports it, before it is told its GPU: what is looked at here must not fix anything.
+EARLY = {name: os.environ.get(name) for name in (
+    "CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK", "CUBLAS_WORKSPACE_CONFIG")}
+
+def found():
+    early = sys.modules["__mp_main__"].EARLY
+    return early, os.environ["CUDA_VISIBLE_DEVICES"], os.environ["DASKTUNE_GPU"]
+
+if __name__ == "__main__":
+    from dasktune.clusters.local import local_workers
+    with local_workers(2) as client:
+        code = "__import__('sys').modules['__mp_main__'].found()"
+        print(sorted(client.run(eval, code).values(), key=str))
+"""
+
+
+@pytest.mark.cluster
+def test_what_a_worker_is_told_before_and_after_it_imports_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "places.py"
+    script.write_text(PLACES)
+    answer = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "CUDA_VISIBLE_DEVICES": "5,6"},
+        check=True, capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    early = {
+        "CUDA_VISIBLE_DEVICES": "5,6",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+    assert ast.literal_eval(answer.stdout) == [(early, "5", "0"), (early, "6", "1")]
 
 
 @pytest.mark.cluster

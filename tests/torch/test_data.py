@@ -1,5 +1,6 @@
 """Reading data sets once, and making batches of them, here or in workers."""
 
+import builtins
 import importlib
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset, random_split
 
+import dasktune as dt
 from dasktune.errors import StageError
 from dasktune.store.codec import encode
 from dasktune.torch import TorchTrainable, datasets
@@ -204,6 +206,56 @@ def test_data_of_a_class_that_travels_by_value_is_read_once(
     )
 
     assert answer.stdout.splitlines() == ["4 1", "4 1", "5 2", "4 2", "5 2"]
+
+
+STUDIED = (
+    MINE.replace("zeros(N, 2)", "zeros(size(), 2)").replace("zeros(N)", "zeros(size())")
+    + """
+
+def size():
+    from its_data import M
+    return N + M
+"""
+)
+
+
+def test_code_that_changed_in_this_process_reads_its_data_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its class is the same all the time, and what can be imported is pickled by its name."""
+    (tmp_path / "studied.py").write_text(STUDIED)
+    (tmp_path / "its_data.py").write_text("M = 10")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("builtins.reads", 0, raising=False)
+    studied: Any = importlib.import_module("studied")
+    helper: Any = importlib.import_module("its_data")
+    trainable = studied.Mine()
+
+    def found() -> tuple[float, int]:
+        study = dt.Study(
+            trainable,
+            space={"lr": 0.1, "batch_size": 2, "width": 1},
+            tuner=dt.FullTraining(2, report_every=1),
+            metric="n",
+            mode="max",
+            n_trials=1,
+        )
+        result = dt.run(study, store=tmp_path / f"store{len(stores)}", workers=0)
+        stores.append(result)
+        assert result.best is not None
+        return result.best.metrics["n"], builtins.reads  # type: ignore[attr-defined]
+
+    stores: list[object] = []
+    assert found() == (14, 2)
+    assert found() == (14, 2)  # training and evaluation data are kept
+    studied.N = 5
+    assert found() == (15, 4)
+    helper.M = 20  # imported where it is used: no pickle shows it
+    assert found() == (25, 6)
+    studied.N, helper.M = 4, 10
+    assert found() == (14, 6)
+    for name in ("studied", "its_data"):
+        del sys.modules[name]
 
 
 # Batches

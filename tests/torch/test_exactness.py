@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from dasktune.runtime.generators import SETUP, seed_generators
@@ -14,7 +15,7 @@ from dasktune.store.codec import decode, encode
 from dasktune.torch import TorchTrainable
 from dasktune.torch.batches import Position, training_batches
 from tests.torch.engine import advance, difference, fresh, restored, trained
-from tests.torch.networks import Convolution, Counting, Noisy, Sampling
+from tests.torch.networks import HP, Convolution, Counting, Noisy, Sampling
 
 pytestmark = pytest.mark.torch
 
@@ -127,6 +128,48 @@ def test_metrics_are_a_function_of_the_state(trainable: TorchTrainable) -> None:
     torch.rand(5)  # somebody moves the generators
     assert evaluated(instance) == metrics
     assert evaluated(restored(trainable, values, encode(instance.state_dict()))) == metrics
+
+
+class Head(Convolution):
+    """Trains its last layer alone, with the gradients of all parameters clipped together."""
+
+    def optimizer(self, model: nn.Module, hp: HP) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model[5].parameters(), lr=0.1)  # type: ignore[index]
+
+    def gradients(self, model: nn.Module, hp: HP) -> None:
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.1)))
+
+
+norms: list[float] = []
+
+
+@pytest.mark.parametrize("amp", [False, "float16"])
+def test_gradients_that_the_optimizer_does_not_use_leave_no_trace(amp: bool | str) -> None:
+    trainable = Head(amp=amp)
+    whole = trained(trainable, values, STEPS)
+
+    for chosen in cuts(trainable):
+        assert difference(trained(trainable, values, STEPS, cuts=chosen), whole) == "", chosen
+
+
+def test_gradients_are_those_of_one_batch_without_the_scale() -> None:
+    """Three batches in a step or one, float16 or not: nothing is left of the batch before."""
+    found = []
+    for amp, n_batches in ((False, 1), (False, 3), ("float16", 3)):
+        norms.clear()
+        trainable = Head(amp=amp, batches_per_step=n_batches)
+        instance = fresh(trainable, plain)
+        for part in instance.module.modules():
+            part.p = 0.0  # type: ignore[assignment]  # no dropout: it is drawn for each step
+        if instance._running().scaler is not None:
+            state = instance.state_dict()
+            state["scaler"]["scale"] = 2.0**10  # type: ignore[index]
+            instance.load_state_dict(state)
+        advance(instance, plain, range(6 // n_batches))
+        found.append(list(norms))
+
+    assert found[0] == found[1]
+    assert found[2] == pytest.approx(found[0], rel=0.05)
 
 
 def test_a_state_that_was_loaded_stays_what_it_was() -> None:
