@@ -8,16 +8,13 @@ process: everything must come out the same, bit for bit. Each finding is a sente
 2. *Kept*: the codec takes the state.
 3. *Not forgotten*: a fresh instance that loads a state goes on as the one that gave it.
 4. *Looking changes nothing*: neither `state_dict()` nor `evaluate()` changes what is trained.
-5. *Metrics*: a mapping of names to numbers, the tuned one among them, that the state alone decides.
+5. *Metrics*: names with numbers, all the tuned ones among them, that the state alone decides.
 """
 
-import pickle
-import random
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from time import perf_counter
+from typing import cast
 
 from dasktune.errors import InvalidStudyError, StageError
 from dasktune.runtime.difference import (
@@ -27,18 +24,26 @@ from dasktune.runtime.difference import (
     is_generator,
 )
 from dasktune.runtime.generators import shielded_generators
+from dasktune.runtime.noticing import noticed_draws, same_threads
 from dasktune.runtime.payload import pack
 from dasktune.runtime.refusal import refuse_what_cannot_travel
-from dasktune.runtime.rehearsal import Finding, FoundError, Rehearsal, asked, elsewhere
+from dasktune.runtime.rehearsal import (
+    AloneError,
+    Finding,
+    FoundError,
+    Rehearsal,
+    asked,
+    elsewhere,
+)
 from dasktune.runtime.stage import evaluated
 from dasktune.space.arguments import whole
 from dasktune.space.configuration import Configuration
-from dasktune.store.codec import decode, encode
+from dasktune.store.codec import decode
 from dasktune.study.core import StudyCore
 from dasktune.study.events import StudyStarted
 from dasktune.study.ports import Trainable
 from dasktune.study.study import Study
-from dasktune.units import Step
+from dasktune.units import Seconds, Step
 
 _REPEATABLE = (
     "draw from the global generators, which are seeded before each step, or seed your own from "
@@ -56,6 +61,8 @@ class CheckReport:
     """Steps that it was trained."""
     findings: tuple[Finding, ...]
     """In the order in which they were found; what depends on a finding was not looked at."""
+    unchecked: tuple[str, ...] = ()
+    """What could not be looked at here, each with the reason."""
 
     @property
     def is_clean(self) -> bool:
@@ -63,13 +70,14 @@ class CheckReport:
         return not self.findings
 
     def __str__(self) -> str:
-        head = f"{self.name}, {self.n_steps} steps"
+        head = f"{self.name}, {self.n_steps} step{'s' if self.n_steps > 1 else ''}:"
         if not self.findings:
-            return (
-                f"{head}: training split at any step gives the same bits, and evaluate() "
-                "leaves the state as it is"
+            head += (
+                " training split at any step gives the same bits, and evaluate() leaves the state "
+                "as it is"
             )
-        return "\n".join([f"{head}:", *(f"  {one.about}: {one.text}" for one in self.findings)])
+        found = [f"  {one.about}: {one.text}" for one in self.findings]
+        return "\n".join([head, *found, *(f"  {text}" for text in self.unchecked)])
 
 
 def check(
@@ -89,15 +97,31 @@ def check(
         InvalidStudyError: An argument does not fit.
     """
     whole(steps, "steps", 1)
-    metric, seed = None, 0
+    metrics: tuple[str, ...] = ()
+    seed = 0
     if isinstance(given, Study):
-        metric, seed, configuration = given.metric, given.training_seed, _first(given)
+        metrics, seed, configuration = given.metrics, given.training_seed, _first(given)
     else:
         configuration = given if isinstance(given, Configuration) else Configuration.of(given)
-    with shielded_generators(), ExitStack() as stack:
-        rehearsal = Rehearsal(stack, configuration, seed, steps)
-        findings = tuple(_findings(cast("Trainable", trainable), rehearsal, metric))
-    return CheckReport(name=type(trainable).__qualname__, n_steps=steps, findings=findings)
+    unchecked: list[str] = []
+    findings: list[Finding] = []
+    try:
+        refuse_what_cannot_travel(trainable)
+        payload = pack(cast("Trainable", trainable))
+    except InvalidStudyError as error:
+        findings.append(Finding(about="sending", text=str(error)))
+    else:
+        rehearsal = Rehearsal(
+            payload=payload, configuration=configuration, seed=seed, n_steps=steps
+        )
+        with shielded_generators(), same_threads():
+            findings += _findings(rehearsal, metrics, unchecked)
+    return CheckReport(
+        name=type(trainable).__qualname__,
+        n_steps=steps,
+        findings=tuple(findings),
+        unchecked=tuple(unchecked),
+    )
 
 
 def _first(study: Study) -> Configuration:
@@ -108,26 +132,22 @@ def _first(study: Study) -> Configuration:
     raise InvalidStudyError(f"study {study.name} draws no trial: check it with a configuration")
 
 
-def _findings(trainable: Trainable, rehearsal: Rehearsal, metric: str | None) -> Iterator[Finding]:
+def _findings(
+    rehearsal: Rehearsal, metrics: tuple[str, ...], unchecked: list[str]
+) -> Iterator[Finding]:
+    looks: list[Callable[[], Iterator[Finding]]] = [lambda: _evaluation(rehearsal, metrics)]
     try:
-        refuse_what_cannot_travel(trainable)
-        rehearsal.payload = pack(trainable)
-    except InvalidStudyError as error:
-        yield Finding(about="sending", text=str(error))
-        return
-    looks: list[Callable[[], Iterator[Finding]]] = [
-        lambda: _evaluation(rehearsal, metric),
-        lambda: _undisturbed(rehearsal),
-        lambda: _looking(rehearsal),
-        lambda: _splitting(rehearsal),
-    ]
-    try:
-        for finding in _repeating(rehearsal):
-            del looks[1:]  # what differs anyway shows nothing by differing
-            yield finding
+        run = yield from _repeating(rehearsal)
     except FoundError as error:
         yield error.finding
         return
+    if run is not None:  # what differs anyway shows nothing by differing
+        looks += [
+            lambda: _undisturbed(rehearsal),
+            lambda: _looking(rehearsal),
+            lambda: _splitting(rehearsal),
+            lambda: _elsewhere(rehearsal, run, unchecked),
+        ]
     for look in looks:
         try:
             yield from look()
@@ -138,27 +158,47 @@ def _findings(trainable: Trainable, rehearsal: Rehearsal, metric: str | None) ->
 # --- 1, 2: repeatable and kept
 
 
-def _repeating(rehearsal: Rehearsal) -> Iterator[Finding]:
-    one, two = rehearsal.fresh(), rehearsal.fresh()
-    for step in range(rehearsal.n_steps + 1):
-        if step:
-            rehearsal.advance(one, step - 1)
-            rehearsal.advance(two, step - 1)
-        found = _between(rehearsal.state(one), rehearsal.state(two))
-        attributes = differing_attributes(one, two)
-        if found:
-            when = "after setup()" if step == 0 else f"after step {step - 1}"
-            guilty = [str(each) for each in attributes if is_generator(each)]
-            cause = f", and so does {' and '.join(guilty)}" if guilty else ""
-            yield Finding(
-                about="repeating",
-                text=f"{found} differs between two runs {when}{cause}: {_REPEATABLE}",
-            )
-            return
-    other = elsewhere(rehearsal)
-    if other is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A run that came out the same twice in this process."""
+
+    last: bytes
+    """Its last state."""
+    seconds: Seconds
+    """How long it took, at least."""
+
+
+def _repeating(rehearsal: Rehearsal) -> Generator[Finding, None, _Run | None]:
+    began_s = perf_counter()
+    with rehearsal.fresh() as one, rehearsal.fresh() as two:
+        for step in range(rehearsal.n_steps + 1):
+            if step:
+                rehearsal.advance(one, step - 1)
+                rehearsal.advance(two, step - 1)
+            last = rehearsal.state(one)
+            found = _between(last, rehearsal.state(two))
+            if found:
+                guilty = [
+                    str(each) for each in differing_attributes(one, two) if is_generator(each)
+                ]
+                when = "after setup()" if step == 0 else f"after step {step - 1}"
+                cause = f", and so does {' and '.join(guilty)}" if guilty else ""
+                yield Finding(
+                    about="repeating",
+                    text=f"{found} differs between two runs {when}{cause}: {_REPEATABLE}",
+                )
+                return None
+    return _Run(last=last, seconds=perf_counter() - began_s)
+
+
+def _elsewhere(rehearsal: Rehearsal, run: _Run, unchecked: list[str]) -> Iterator[Finding]:
+    try:
+        # A process has to start and to read its data, which this one may have had already.
+        other = elsewhere(rehearsal, 60.0 + 10.0 * run.seconds)
+    except AloneError as error:
+        unchecked.append(f"not compared with another process: {error}")
         return
-    found = _between(rehearsal.state(one), other)
+    found = _between(run.last, other)
     if found:
         yield Finding(
             about="repeating",
@@ -176,29 +216,36 @@ def _between(one: bytes, two: bytes) -> Difference | None:
 
 
 def _splitting(rehearsal: Rehearsal) -> Iterator[Finding]:
-    whole_run = rehearsal.fresh()
-    for step in range(rehearsal.n_steps):
-        state = rehearsal.state(whole_run)
-        split = rehearsal.loaded(state)
+    with rehearsal.fresh() as whole_run:
+        for step in range(rehearsal.n_steps):
+            found = _split(rehearsal, whole_run, step)
+            if found:
+                yield Finding(about="splitting", text=found)
+                return
+
+
+def _split(rehearsal: Rehearsal, whole_run: Trainable, step: Step) -> str:
+    """Let a fresh instance train a step beside one that trained from the start; say what differs.
+
+    A function by itself, so that no more than one fresh instance lives at a time.
+    """
+    state = rehearsal.state(whole_run)
+    with rehearsal.fresh(state) as split:
         found = _between(state, rehearsal.state(split))
         if found:
-            yield Finding(
-                about="splitting",
-                text=f"{found} is lost between state_dict() and load_state_dict(), at step {step}: "
-                "load_state_dict() must take back all that state_dict() gives",
+            return (
+                f"{found} is lost between state_dict() and load_state_dict(), at step {step}: "
+                "load_state_dict() must take back all that state_dict() gives"
             )
-            return
         forgotten = differing_attributes(whole_run, split)
         rehearsal.advance(whole_run, step)
         rehearsal.advance(split, step)
         found = _between(rehearsal.state(whole_run), rehearsal.state(split))
-        if found:
-            yield Finding(about="splitting", text=_forgotten(found, step, forgotten))
-            return
+    return _forgotten(found, step, forgotten) if found else ""
 
 
 def _forgotten(found: Difference, step: Step, attributes: list[Difference]) -> str:
-    names = ", ".join(each.path for each in attributes) or "something that state_dict() lacks"
+    names = _listed(attributes) or "something that state_dict() lacks"
     cure = "let state_dict() return it and load_state_dict() take it back"
     if any(is_generator(each) for each in attributes):
         cure = f"draw from the global generators, which are seeded before each step, or {cure}"
@@ -208,16 +255,15 @@ def _forgotten(found: Difference, step: Step, attributes: list[Difference]) -> s
     )
 
 
+def _listed(attributes: list[Difference]) -> str:
+    return ", ".join(each.path for each in attributes)
+
+
 # --- 4, 5: looking, evaluating, metrics
 
 
 def _looking(rehearsal: Rehearsal) -> Iterator[Finding]:
-    seen, unseen = rehearsal.fresh(), rehearsal.fresh()
-    for step in range(rehearsal.n_steps):
-        rehearsal.state(seen)
-        rehearsal.advance(seen, step)
-        rehearsal.advance(unseen, step)
-    found = _between(rehearsal.state(seen), rehearsal.state(unseen))
+    found = _between(rehearsal.trained(looks=True), rehearsal.trained(looks=False))
     if found:
         yield Finding(
             about="looking",
@@ -226,52 +272,64 @@ def _looking(rehearsal: Rehearsal) -> Iterator[Finding]:
         )
 
 
-def _evaluation(rehearsal: Rehearsal, metric: str | None) -> Iterator[Finding]:
-    instance = rehearsal.fresh()
-    for step in range(rehearsal.n_steps):
-        rehearsal.advance(instance, step)
-        before = rehearsal.state(instance)
-        moved: list[str] = []
-        with _noticed(moved):
-            answer = asked("evaluate()", instance.evaluate)
-        problems = [
-            *_of_state(before, rehearsal.state(instance), moved),
-            *_of_metrics(answer, instance, metric),
-        ]
-        if not problems:
-            problems = [*_of_loaded(instance, rehearsal.loaded(before))]
-        yield from problems
-        if problems:
-            return
+def _evaluation(rehearsal: Rehearsal, wanted: tuple[str, ...]) -> Iterator[Finding]:
+    with rehearsal.fresh() as instance:
+        for step in range(rehearsal.n_steps):
+            rehearsal.advance(instance, step)
+            before = rehearsal.state(instance)
+            moved: list[str] = []
+            with noticed_draws(moved):
+                answer = asked("evaluate()", instance.evaluate)
+            problems = [
+                *_of_state(before, rehearsal.state(instance), moved),
+                *_of_metrics(answer, instance, wanted),
+            ]
+            if not problems:
+                problems = [*_of_loaded(rehearsal, instance, before)]
+            yield from problems
+            if problems:
+                return
 
 
 def _undisturbed(rehearsal: Rehearsal) -> Iterator[Finding]:
-    seen, unseen = rehearsal.fresh(), rehearsal.fresh()
-    for step in range(rehearsal.n_steps):
-        rehearsal.advance(seen, step)
-        rehearsal.advance(unseen, step)
-        found = _between(rehearsal.state(seen), rehearsal.state(unseen))
-        if found:
-            yield Finding(
-                about="evaluating",
-                text=f"{found} comes out otherwise after step {step} if evaluate() was called "
-                "before it: evaluate() must leave everything as it was (such as the training mode "
-                "of a module)",
-            )
-            return
-        with shielded_generators():
-            asked("evaluate()", seen.evaluate)
-        if rehearsal.state(seen) != rehearsal.state(unseen):
-            return  # a change of the state itself is a finding already
+    with rehearsal.fresh() as seen, rehearsal.fresh() as unseen:
+        left: list[Difference] = []
+        for step in range(rehearsal.n_steps):
+            rehearsal.advance(seen, step)
+            rehearsal.advance(unseen, step)
+            found = _between(rehearsal.state(seen), rehearsal.state(unseen))
+            if found:
+                yield Finding(about="evaluating", text=_disturbed(found, step, left))
+                return
+            with shielded_generators():
+                asked("evaluate()", seen.evaluate)
+            left = differing_attributes(seen, unseen)
+            if rehearsal.state(seen) != rehearsal.state(unseen):
+                return  # a change of the state itself is a finding already
 
 
-def _of_loaded(trained: Trainable, loaded: Trainable) -> Iterator[Finding]:
-    here, there = _metrics(trained), _metrics(loaded)
+def _disturbed(found: Difference, step: Step, left: list[Difference]) -> str:
+    if left:
+        return (
+            f"evaluate() changes {_listed(left)}, so that {found} comes out otherwise after step "
+            f"{step}: let it put back what it changes (such as the training mode of a module)"
+        )
+    return (
+        f"{found} comes out otherwise after step {step} if evaluate() was called before it: "
+        "evaluate() must leave everything as it was (such as the training mode of a module)"
+    )
+
+
+def _of_loaded(rehearsal: Rehearsal, trained: Trainable, state: bytes) -> Iterator[Finding]:
+    with rehearsal.fresh(state) as loaded:
+        here, there = _metrics(trained), _metrics(loaded)
+        others = [] if here == there else differing_attributes(trained, loaded)
     if here != there:
+        cause = f", and {_listed(others)} is not the same there" if others else ""
         yield Finding(
             about="metrics",
             text=f"evaluate() gives {here} where the state was trained and {there} where it was "
-            "loaded: metrics must depend on the state alone",
+            f"loaded{cause}: metrics must depend on the state alone",
         )
 
 
@@ -290,7 +348,7 @@ def _of_state(before: bytes, after: bytes, moved: list[str]) -> Iterator[Finding
         )
 
 
-def _of_metrics(answer: object, instance: Trainable, metric: str | None) -> Iterator[Finding]:
+def _of_metrics(answer: object, instance: Trainable, wanted: tuple[str, ...]) -> Iterator[Finding]:
     try:
         metrics = evaluated(instance)
     except StageError as error:
@@ -299,35 +357,16 @@ def _of_metrics(answer: object, instance: Trainable, metric: str | None) -> Iter
     except Exception as error:  # the second time
         yield Finding(about="evaluating", text=f"evaluate() raised {error!r} when called again")
         return
-    if isinstance(answer, Mapping) and metric is not None and metric not in metrics:
+    missing = [name for name in wanted if name not in metrics]
+    if isinstance(answer, Mapping) and missing:
         names = ", ".join(sorted(metrics)) or "none"
         yield Finding(
             about="metrics",
-            text=f"evaluate() gave no {metric!r}, which the study tunes; it gave: {names}",
+            text=f"evaluate() gave no {' and no '.join(map(repr, missing))}, which the study "
+            f"tunes; it gave: {names}",
         )
 
 
 def _metrics(instance: Trainable) -> dict[str, str]:
     """Return metrics as text, in which NaN is itself."""
     return {name: repr(value) for name, value in sorted(evaluated(instance).items())}
-
-
-@contextmanager
-def _noticed(moved: list[str]) -> Iterator[None]:
-    """Put into a list the libraries whose global generator is not as it was; put it back."""
-    with shielded_generators():
-        before = _global_states()
-        yield
-        after = _global_states()
-        moved += [name for name, state in after.items() if state != before.get(name, state)]
-
-
-def _global_states() -> dict[str, bytes]:
-    states: dict[str, bytes] = {"Python": pickle.dumps(random.getstate())}
-    numpy: Any = sys.modules.get("numpy")
-    torch: Any = sys.modules.get("torch")
-    if numpy is not None:
-        states["numpy"] = pickle.dumps(numpy.random.get_state())
-    if torch is not None:
-        states["torch"] = encode(torch.get_rng_state())
-    return states

@@ -145,7 +145,7 @@ def _deep(a: _Object, b: _Object, path: str, where: tuple[int, set[int]]) -> Ite
         where: How deep this is, and the objects above.
     """
     depth, above = where
-    if a is b or depth > _MAX_DEPTH or id(a) in above or callable(a):
+    if a is b or depth > _MAX_DEPTH or id(a) in above or _is_code(a):
         return
     deeper = (depth + 1, above | {id(a)})
     states = [_generator_state(each) for each in (a, b)]
@@ -155,7 +155,7 @@ def _deep(a: _Object, b: _Object, path: str, where: tuple[int, set[int]]) -> Ite
     elif type(a) is type(b) and isinstance(a, dict):
         for key in a.keys() & b.keys():
             yield from _deep(a[key], b[key], f"{path}[{key!r}]", deeper)
-        if a.keys() != b.keys():
+        if a.keys() != b.keys() and all(isinstance(key, _PLAIN) for key in [*a, *b]):
             yield Difference(path, "other keys")
     elif type(a) is type(b) and isinstance(a, list | tuple) and len(a) == len(b):
         for i, (left, right) in enumerate(zip(a, b, strict=True)):
@@ -172,19 +172,42 @@ def _of_objects(
         return
     except StageError:
         pass  # nothing that a state may hold: an object
-    if callable(getattr(a, "state_dict", None)) and not isinstance(a, type):
+    if callable(getattr(a, "state_dict", None)) and not _is_module(a):
         with suppress(Exception):
-            a, b = a.state_dict(), b.state_dict()
-            yield from _deep(a, b, path, where)
-            return
+            yield from _deep(a.state_dict(), b.state_dict(), path, where)
     left, right = _attributes(a), _attributes(b)
-    for name in sorted(left.keys() & right.keys()):
-        yield from _deep(left[name], right[name], f"{path}.{name}", where)
+    for name in left:
+        if name in right:
+            yield from _deep(left[name], right[name], f"{path}.{name}", where)
+
+
+_PLAIN = (str, int, float, bytes, tuple, type(None))
+"""Keys that mean the same in two objects; others are those objects' own, as parameters are."""
+_PARTS = ("_parameters", "_buffers", "_modules")
+"""Where a module of torch has what users reach by name; a buffer may be in no state_dict()."""
+
+
+def _is_module(thing: object) -> bool:
+    return all(isinstance(getattr(thing, part, None), dict) for part in _PARTS)
+
+
+def _is_code(thing: object) -> bool:
+    """Say whether this is a function or a class, and no object that can be called."""
+    return isinstance(thing, type) or (
+        callable(thing) and not callable(getattr(thing, "state_dict", None))
+    )
 
 
 def _attributes(thing: object) -> Mapping[str, object]:
+    """Return attributes by name, sorted; the parts of a module last."""
     found = getattr(thing, "__dict__", None)
-    return dict(found) if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    own = dict(sorted(found.items()))
+    if not _is_module(thing):
+        return own
+    parts = [own.pop(name) for name in _PARTS]
+    return own | {name: part for each in parts for name, part in each.items()}
 
 
 def _generator_state(thing: _Object) -> object:

@@ -1,6 +1,9 @@
 """`check` finds what would make a run come out otherwise, and says where and what to do."""
 
+import gc
 import random
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any, cast
 
@@ -10,8 +13,10 @@ import pytest
 import dasktune as dt
 from dasktune.errors import InvalidStudyError
 from dasktune.runtime import check as module
+from dasktune.runtime import rehearsal
 from dasktune.runtime.check import CheckReport, check
 from dasktune.runtime.difference import differing_attributes, first_difference, is_generator
+from dasktune.runtime.rehearsal import AloneError
 from tests.runtime import mistaken
 from tests.runtime.mistaken import HP, Plain, Right
 
@@ -19,7 +24,11 @@ from tests.runtime.mistaken import HP, Plain, Right
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other process: it takes a second."""
-    monkeypatch.setattr(module, "elsewhere", lambda _rehearsal: None)
+
+    def alone(_rehearsal: object, _patience_s: float) -> bytes:
+        raise AloneError("a test has no time for one")
+
+    monkeypatch.setattr(module, "elsewhere", alone)
 
 
 def only(report: CheckReport) -> tuple[str, str]:
@@ -71,6 +80,27 @@ def test_a_study_gives_configuration_seed_and_metric() -> None:
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["error", "tme"], "no 'tme',"), (["eror", "time", "los"], "no 'eror' and no 'los',")],
+)
+def test_each_metric_of_a_study_is_looked_for(names: list[str], words: str) -> None:
+    study = dt.Study(
+        mistaken.OtherMetric(),
+        space={"lr": dt.choice([0.1])},
+        tuner=dt.FullTraining(2),
+        metric=names,
+        mode=["min"] * len(names),
+        n_trials=1,
+    )
+
+    about, text = only(check(study.trainable, study))
+
+    assert about == "metrics"
+    assert text == f"evaluate() gave {words} which the study tunes; it gave: error, time"
+
+
+@pytest.mark.usefixtures("here")
 def test_a_study_that_draws_on_demand_is_checked_too() -> None:
     study = dt.Study(
         Right(),
@@ -100,14 +130,23 @@ MISTAKES = {
     "Address": ("repeating", "differs between two runs after step 0", "nor on id()"),
     "EvaluateChangesState": ("evaluating", "evaluate() changes state['w'] (1 of 4", "copy"),
     "EvaluateDraws": ("evaluating", "the global generator of Python", "depend on chance"),
-    "EvaluateDisturbs": ("evaluating", "if evaluate() was called before it", "training mode"),
-    "MetricsOfTheRun": ("metrics", "'steps': '1.0'", "depend on the state alone"),
+    "EvaluateDisturbs": (
+        "evaluating",
+        "evaluate() changes self.is_training, so that state['w'] (4 of 4",
+        "put back",
+        "training mode",
+    ),
+    "EvaluateDisturbsUnseen": ("evaluating", "if evaluate() was called before it", "training mode"),
+    "MetricsOfTheRun": ("metrics", "'steps': '1.0'", "self.n is not", "depend on the state alone"),
     "LookingChanges": ("looking", "if state_dict() is called in between", "change nothing"),
     "KeepsAnObject": ("keeping", 'state["model"]["layers"][1] is of type object', "arrays"),
     "KeepsNothing": ("keeping", "state_dict() returned None", "return the state"),
     "NoMapping": ("metrics", "evaluate() returned 0.5", "a mapping of names to numbers"),
     "NoNumber": ("metrics", "loss: 'small'", "must be a number"),
-    "Raises": ("running", "step 1 raised ValueError: no more data", "line "),
+    "Raises": ("running", "step 1 raised ValueError: no more data (mistaken.py, line "),
+    "FailsToClose": ("running", "close() raised OSError: still in use (mistaken.py, line "),
+    "ForgetsPosition": ("splitting", "forgets state: self.position;", "let state_dict() return it"),
+    "LosesBuffer": ("metrics", "and self.norm.mean is not the same there", "depend on the state"),
 }
 
 
@@ -122,6 +161,167 @@ def test_mistakes_are_named_with_their_cure(name: str) -> None:
     for fragment in fragments:
         assert fragment in text
     assert "\n" not in text
+
+
+# --- another process
+
+
+ELSEWHERE = {
+    "HoldsWhatIsOnlyHere": ("sending", "cannot be unpickled (LookupError: process ", "in setup()"),
+    "HoldsWhatKills": ("sending", "by SIGKILL before it had unpickled the training code"),
+    "KilledElsewhere": (
+        "running",
+        "another process was ended by SIGKILL in step 1, perhaps for want of memory, as a worker "
+        "would be: no memory for 9 numbers",
+    ),
+    "CrashesElsewhere": ("running", "another process was ended by SIGSEGV in step 1, as a worker"),
+    "ExitsElsewhere": (
+        "running",
+        "another process ended with exit code 1 in step 1, as a worker would: no license",
+    ),
+    "LeavesElsewhere": ("running", "another process ended with exit code 0 in step 1, as a worker"),
+    "RaisesElsewhere": (
+        "running",
+        "in another process, step 1 raised ValueError: not here (tests.runtime.mist",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_goes_wrong_in_another_process_is_said(name: str) -> None:
+    expected, *fragments = ELSEWHERE[name]
+
+    report = check(getattr(mistaken, name)(), HP)
+
+    about, text = only(report)
+    assert about == expected
+    for fragment in fragments:
+        assert fragment in text
+    assert "\n" not in text
+    assert report.unchecked == ()
+
+
+def test_what_schedules_need_must_travel_too() -> None:
+    def lr(_step: int, _held: object = mistaken.DiesOfUnpickling()) -> float:
+        return 0.1
+
+    about, text = only(check(Right(), {"lr": lr}))
+
+    assert about == "sending"
+    assert "by SIGKILL before it had unpickled" in text
+
+
+def test_a_crash_after_the_answer_loses_nothing() -> None:
+    assert check(mistaken.CrashesWhenAllIsDone(), HP).is_clean
+
+
+def test_a_run_that_does_not_end_elsewhere_is_not_taken_for_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        module, "elsewhere", lambda order, _patience_s: rehearsal.elsewhere(order, 3.0)
+    )
+
+    about, text = only(check(mistaken.HangsElsewhere(), HP))
+
+    assert about == "repeating"
+    assert text.startswith("a run in another process was given up after 3 s")
+    assert "whether it gives the same states was not checked" in text
+
+
+def test_another_process_has_more_time_the_longer_it_took_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float] = []
+
+    def alone(_rehearsal: object, patience_s: float) -> bytes:
+        given.append(patience_s)
+        raise AloneError("none")
+
+    monkeypatch.setattr(module, "elsewhere", alone)
+    for took_s in (0.0, 7.0, 3600.0):
+        times = iter([100.0, 100.0 + took_s])
+        monkeypatch.setattr(module, "perf_counter", lambda times=times: next(times))
+        check(Right(), HP)
+
+    assert given == [60.0, 130.0, 36060.0]
+
+
+def test_where_no_process_can_be_started_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_arguments: object, **_settings: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    report = check(Right(), HP)
+    assert report.is_clean
+    assert str(report).splitlines()[1:] == [
+        "  not compared with another process: BlockingIOError: [Errno 11] Resource temporarily "
+        "unavailable"
+    ]
+
+    monkeypatch.setattr(sys, "executable", "")
+    report = check(mistaken.Forgets(), HP)
+    assert [one.about for one in report.findings] == ["splitting"]
+    assert str(report).splitlines()[-1].startswith("  not compared with another process: this Py")
+
+
+def test_text_has_other_hashes_there_also_where_they_are_fixed_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    fixed = rehearsal._environment()["PYTHONHASHSEED"]
+    monkeypatch.delenv("PYTHONHASHSEED")
+
+    assert {"1", fixed, rehearsal._environment()["PYTHONHASHSEED"]} == {"1", "2"}
+    assert fixed == "2"
+
+
+def test_knobs_are_those_of_a_stage_in_both_processes() -> None:
+    assert check(mistaken.TakesKnobs(), HP).is_clean
+
+
+# --- few instances
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_no_more_instances_live_or_are_open_at_once_than_are_compared(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    class Counted(mistaken.Counted):
+        most = 0
+
+    class Closed(mistaken.Closed):
+        now, most = 0, 0
+
+    left: list[int] = []
+
+    def alone(_rehearsal: object, _patience_s: float) -> bytes:
+        left.append(Counted.alive())
+        raise AloneError("none")
+
+    monkeypatch.setattr(module, "elsewhere", alone)
+
+    assert check(Counted(), HP, steps=steps).is_clean
+    assert Counted.most == 3  # with the one that was given
+    assert left == [1]  # the other process has the whole device
+    assert check(Closed(), HP, steps=steps).is_clean
+    assert (Closed.most, Closed.now) == (2, 0)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", ["Raises", "MetricsOfTheRun", "Forgets", "EvaluateDraws"])
+def test_instances_are_closed_also_where_something_is_found(name: str) -> None:
+    class Found(mistaken.Closed, getattr(mistaken, name)):  # type: ignore[misc]
+        now, most = 0, 0
+
+    only(check(Found(), HP))
+
+    assert Found.now == 0
+
+
+# --- chance
 
 
 def test_order_of_a_set_shows_in_another_process() -> None:
@@ -193,6 +393,115 @@ def test_optimizer_that_is_forgotten_is_named(torch: Any) -> None:  # noqa: ANN4
     assert "forgets state: self.optimizer" in text
     assert "state['module']['weight'] (2 of 2 elements" in text
     assert check(Whole(), HP).is_clean
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", [False, True], ids=["its own threads", "threads of a stage"])
+def test_both_processes_have_as_many_threads(
+    torch: Any,  # noqa: ANN401
+    sets: bool,
+) -> None:
+    class Threads(Right):
+        def state_dict(self) -> Any:  # noqa: ANN401
+            return {**super().state_dict(), "n": torch.get_num_threads()}
+
+    class SetsThreads(Threads):
+        def apply_system(self, parameters: mistaken.Values) -> None:
+            torch.set_num_threads(parameters["threads"])
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 3)
+    try:
+        report = check(SetsThreads() if sets else Threads(), HP)
+        assert report.is_clean, str(report)
+        assert torch.get_num_threads() == before + 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("draws", [False, True])
+def test_draws_on_a_device_are_noticed(
+    torch: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+    draws: bool,
+) -> None:
+    devices = (torch.Generator(), torch.Generator())  # as CUDA has them once it is used
+
+    class OnDevice(Right):
+        def evaluate(self) -> dict[str, Any]:
+            if draws:
+                torch.rand(2, generator=torch.cuda.default_generators[1])
+            return super().evaluate()
+
+    monkeypatch.setattr(torch.cuda, "default_generators", devices)
+    before = [device.get_state().tolist() for device in devices]
+    report = check(OnDevice(), HP)
+
+    assert report.is_clean == (not draws)
+    assert [device.get_state().tolist() for device in devices] == before
+    if draws:
+        about, text = only(report)
+        assert about == "evaluating"
+        assert "draws from the global generator of torch on cuda:1, so its metrics" in text
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("here")
+def test_a_devices_memory_is_given_back_before_each_instance(
+    torch: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alive: list[int] = []
+
+    class Cyclic(mistaken.Counted):
+        most = 0
+
+        def setup(self, hp: mistaken.Values, seed: int) -> None:
+            self.me = self
+            super().setup(hp, seed)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(Cyclic.alive()))
+    gc.disable()
+    try:
+        assert check(Cyclic(), HP).is_clean
+    finally:
+        gc.enable()
+
+    assert max(alive) == 2  # the one that was given, and one to compare with
+    assert Cyclic.most == 3
+
+
+@pytest.mark.torch
+def test_buffers_and_modes_of_modules_are_named(torch: Any) -> None:  # noqa: ANN401
+    class Layer(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.full((2,), value), persistent=False)
+
+        def forward(self, x: Any) -> Any:  # noqa: ANN401
+            return x - self.mean
+
+    def made(value: float) -> Holder:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), Layer(value))
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer = torch.optim.Adam(net.parameters())
+        optimizer.step()
+        return Holder(net=net, optimizer=optimizer)
+
+    one, two = made(1), made(1)
+    assert differing_attributes(one, two) == []
+    assert [each.path for each in differing_attributes(one, made(2))] == ["self.net.1.mean"]
+
+    two.net[0].eval()  # type: ignore[attr-defined]
+    assert [each.path for each in differing_attributes(one, two)] == ["self.net.0.training"]
+
+    two.net.eval()  # type: ignore[attr-defined]
+    assert [each.path for each in differing_attributes(one, two)] == ["self.net.training"]
 
 
 # --- differences
