@@ -11,13 +11,23 @@ def events_of(path: int, stage: Stage, outcome: Outcome) -> Iterator[Event]:
     """Yield the events of an outcome, in the order in which the core must hear them."""
     if outcome.is_full:
         yield StageFinished(
-            path=path, stage=stage.key, reached=stage.start, metrics=None, executed_steps=0
+            path=path,
+            stage=stage.key,
+            reached=stage.start,
+            metrics=None,
+            executed_steps=outcome.executed_steps,
+            seconds=outcome.seconds,
         )
         yield Interrupted(reason=f"the store is full ({outcome.error}): make room")
         return
     if outcome.error is not None:
         yield StageFailed(
-            path=path, stage=stage.key, error=outcome.error, traceback=outcome.traceback
+            path=path,
+            stage=stage.key,
+            error=outcome.error,
+            traceback=outcome.traceback,
+            executed_steps=outcome.executed_steps,
+            seconds=outcome.seconds,
         )
         return
     yield StageFinished(

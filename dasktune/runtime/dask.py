@@ -11,7 +11,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future as Asked
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty
 from time import monotonic
@@ -21,7 +21,7 @@ from distributed import Client, Future
 
 from dasktune.plan.stage import Stage
 from dasktune.runtime.answers import events_of
-from dasktune.runtime.link import Link
+from dasktune.runtime.link import Link, undone_by
 from dasktune.runtime.others import Foreign, Others
 from dasktune.runtime.payload import Payload, travelling_by_value
 from dasktune.runtime.plugins import TrainingCode
@@ -90,15 +90,14 @@ class DaskBackend:
         self._store = store
         self._payloads = payloads
         self._looks_inside = looks_inside
+        self._mends_allocator = mends_allocator
         self._zero_s = monotonic() - since_s
         self._timers = Timers()
         self._events: deque[tuple[Event, Seconds]] = deque()
         self._paths: dict[int, SentPath] = {}
         self._broken_off: set[Digest] = set()  # stages whose worker was lost: it may have committed
         self._link = Link(client, topic)
-        self._workforce = Workforce(
-            self._link, self._store_bytes, resources, self._tell, self._worker_gone
-        )
+        self._workforce = Workforce(self._link, store, resources, self._tell, self._worker_gone)
         self._rounds = Rounds(self._link, self._hangs)
         self._look_s = monotonic()
         self._others = Others()
@@ -107,7 +106,8 @@ class DaskBackend:
         """Called every second or so on the driver's thread."""
         self._open = ExitStack()
         self._open.enter_context(travelling_by_value())
-        self._join(self._link.is_alone() if mends_allocator is None else mends_allocator)
+        with undone_by(self.close):  # nobody has this to close it yet
+            self._join()
 
     def perform(self, command: Command) -> None:
         """Begin what a command wishes."""
@@ -166,18 +166,17 @@ class DaskBackend:
             self._forget(path)
         self._answers.sweep(everything=True)
         self._timers.close()
-        self._link.leave()
-        self._open.close()
+        with self._open:
+            self._link.leave()
 
     def _tell(self, event: Event) -> None:
         self._events.append((event, monotonic() - self._zero_s))
 
     # --- the cluster --------------------------------------------------------------------------
 
-    def _join(self, mends: bool) -> None:
-        by_digest = {payload.digest: payload for payload in self._payloads.values()}
-        self._link.join(TrainingCode(self._topic, by_digest, mends=mends), self._hear)
-        self._store.write_proof(self._topic)
+    def _join(self) -> None:
+        mends = self._link.is_alone() if self._mends_allocator is None else self._mends_allocator
+        self._link.join(TrainingCode(self._topic, self._payloads, mends=mends), self._hear)
         self._workforce.join()
 
     def _hear(self, news: Mapping[str, Any]) -> None:
@@ -201,21 +200,26 @@ class DaskBackend:
                 self._workforce.leaving(WorkerId(news["worker"]))
             case "gone":
                 self._worker_gone(WorkerId(news["worker"]))
-            case "running":
-                self._others.begin(news["of"], news["path"], news["worker"], news["stages"])
-                self._go_on_after(news["of"], news["path"])
-            case "ended":
-                self._others.end(news["of"], news["path"])
+            case "running" | "ended":
+                self._others.hear(news)
                 self._go_on_after(news["of"], news["path"])
 
     def _look_after_scheduler(self) -> None:
         """Make sure that the scheduler is there, and begin anew with one that has come back."""
         is_there = self._link.has_changed()
+        if is_there is None:
+            return
+        with suppress(Empty):  # what came by the old line: nothing of it may be heard later
+            while True:
+                self._link.news.get_nowait()()
+        self._workforce.excuse()  # nobody says what becomes of them
+        for worker in self._workforce.known():
+            self._worker_left(worker, "the Dask scheduler did not answer")
         if is_there:
-            self._join(self._link.is_alone())
-        elif is_there is not None:
-            for worker in self._workforce.known():
-                self._worker_left(worker)
+            self._others.begin_anew()
+            self._join()
+            for path in [each for each in self._paths.values() if each.waits_for is not None]:
+                self._answer_waiting(path)  # what it waits for may have ended unheard
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -231,7 +235,7 @@ class DaskBackend:
             self.on_look()
 
     def _hangs(self, worker: WorkerId, why: str) -> None:
-        self._workforce.leave_out(worker)
+        self._workforce.leave_out(worker, f"it hung: {why}")
         self._worker_left(worker, f"it hung: {why}")
 
     def _worker_gone(self, worker: WorkerId) -> None:
@@ -242,7 +246,10 @@ class DaskBackend:
             self._worker_left(worker)
 
     def _last_words_heard(self, worker: WorkerId, said: Asked[list[tuple[int, bytes]]]) -> None:
-        words = [] if said.exception() is not None else said.result()
+        has_failed = said.exception() is not None
+        if has_failed:
+            self._look_after_scheduler()  # one that ends in order says that its workers are gone
+        words = [] if has_failed else said.result()
         if words:
             self._workforce.leaving(worker)
         for path, answer in words:
@@ -284,21 +291,20 @@ class DaskBackend:
         path.n_announcing -= 1
         if path.n_announcing or path.waits_for or path.pending or not path.unsent:
             return
-        n_free, covering = 0, None
-        for stage in path.unsent:
-            covering = self._others.covering(stage)
-            if covering is not None:
-                break
-            n_free += 1
-        if covering is None or n_free:
+        n_free, foreign = self._others.before(path.unsent)
+        if foreign is None or n_free:
             self._submit(path, n_free)
             return
-        path.waits_for, _ = covering
+        self._hold(path, foreign)
         self._link.send("ended", path=number)  # it is not running after all
-        self._tell(PathHeld(path=number))
         for foreign, wanted in filter(None, map(self._others.covering, path.unsent)):
             # Also what is only needed later: the other may be past it by then.
             self._link.signal(foreign.worker, want_state, wanted)
+
+    def _hold(self, path: SentPath, foreign: Foreign | None = None) -> None:
+        """Let the slot of a path be idle; its next answer is its last."""
+        path.waits_for = foreign
+        self._tell(PathHeld(path=path.command.path))
 
     def _submit(self, path: SentPath, n: int) -> None:
         """Send the next stages of a path."""
@@ -329,9 +335,11 @@ class DaskBackend:
 
     def _stop(self, command: StopPath) -> None:
         path = self._paths.get(command.path)
-        if path is not None and path.unsent and not path.pending:
-            self._answer_waiting(path)
-            return
+        if path is not None:
+            path.is_stopping = True
+            if not path.pending:
+                self._answer_waiting(path)
+                return
         self._link.signal(command.worker, stop_path, self._topic, command.path)
 
     def _advance(self, number: int) -> None:
@@ -351,7 +359,7 @@ class DaskBackend:
                 self._tell(event)
             is_through = outcome.error is None and outcome.reached == stage.stop
             if is_through and path.unsent and not path.pending:
-                self._begin(path)
+                (self._answer_waiting if path.is_stopping else self._begin)(path)
             elif not is_through or not path.pending:
                 self._forget(path)
             elif self._others.are_there:
@@ -371,9 +379,7 @@ class DaskBackend:
 
     def _go_on_after(self, topic: str, number: int) -> None:
         """Go on with the paths that waited for a path of another driver, which is through there."""
-        for path in list(self._paths.values()):
-            if path.waits_for is None or not path.waits_for.is_path(topic, number):
-                continue
+        for path in [each for each in self._paths.values() if each.waits_on(topic, number)]:
             covering = self._others.covering(path.unsent[0])
             if covering is None or not covering[0].is_path(topic, number):
                 self._answer_waiting(path)
@@ -383,6 +389,8 @@ class DaskBackend:
 
         The core hands out anew what is left: it may be covered by others again.
         """
+        if path.waits_for is None:  # else the core would wait for the stages after this one
+            self._hold(path)
         for event in answer_from_store(path.command.path, path.unsent[0], self._store):
             self._tell(event)
         self._forget(path)

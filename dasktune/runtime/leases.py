@@ -2,8 +2,9 @@
 
 Lives in the scheduler plugin; pure: told what happened, it answers with messages to drivers. A
 driver leases workers while it has use for them. Free workers go to the wanting driver that has the
-fewest. A driver that wants and has at least two fewer than another, or finds one idle elsewhere, is
-given one of theirs: they are asked to return it, at a step boundary if it is busy.
+fewest, of those that can use them. A driver that wants and has at least two fewer than another, or
+finds one idle elsewhere, is given one of theirs: they are asked to return it, at a step boundary if
+it is busy.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ class _Driver:
     wants: bool = True
     has_idle: bool = False
     workers: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    """Workers that it cannot use, whatever they offer."""
     n_recalled: int = 0
     """Workers that it was asked to return and has not."""
 
@@ -46,22 +49,26 @@ class Leases:
         return list(self._drivers)
 
     def join(self, topic: str, client: str, fits: Callable[[Resources], bool]) -> list[Message]:
-        """Let a driver take part.
+        """Let a driver take part; one that did already begins with nothing.
 
         Args:
             topic: Where it is told things.
             client: The Dask client that it lives and dies with.
             fits: Whether a worker with such resources is of use to it.
         """
+        self._take_back(topic)
         self._drivers[topic] = _Driver(topic, client, fits)
         return self._settle()
 
     def leave(self, topic: str) -> list[Message]:
         """Take back all that a driver has."""
+        self._take_back(topic)
+        return self._settle()
+
+    def _take_back(self, topic: str) -> None:
         driver = self._drivers.pop(topic, None)
         if driver is not None:
             self._free.update(dict.fromkeys(sorted(driver.workers & self._workers.keys())))
-        return self._settle()
 
     def of_client(self, client: str) -> list[str]:
         """Return the topics of the drivers that live with a client."""
@@ -89,6 +96,17 @@ class Leases:
                 self._free[worker] = None
         return self._settle()
 
+    def refused(self, topic: str, worker: str) -> list[Message]:
+        """Hear that a driver cannot use a worker that it was granted: others may be able to."""
+        driver = self._drivers.get(topic)
+        if driver is None or worker not in driver.workers:
+            return []
+        driver.workers.remove(worker)
+        driver.refused.add(worker)
+        if worker in self._workers:  # it is not about to go
+            self._free[worker] = None
+        return self._settle()
+
     def worker_joined(self, worker: str, resources: Resources) -> list[Message]:
         """Hear of a new worker, or that one is not about to go after all."""
         self._workers[worker] = resources
@@ -109,6 +127,7 @@ class Leases:
         self._free.pop(worker, None)
         messages: list[Message] = []
         for driver in self._drivers.values():
+            driver.refused.discard(worker)  # what comes under this name is another process
             if worker in driver.workers:
                 driver.workers.remove(worker)
                 # It may be the one that was recalled. If not, one more is, and that is all.
@@ -152,4 +171,4 @@ class Leases:
         return sorted(worker for worker in holder.workers if self._fits(driver, worker))
 
     def _fits(self, driver: _Driver, worker: str) -> bool:
-        return driver.fits(self._workers.get(worker, {}))
+        return worker not in driver.refused and driver.fits(self._workers.get(worker, {}))

@@ -6,8 +6,9 @@ others. Everything that happens on Dask's threads becomes news, to be taken in o
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future as Asked
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -55,6 +56,8 @@ class Link:
         self._outbox: list[Mapping[str, Any]] = []
         self._asked: set[Asked[Any]] = set()
         self._batching_s: float | None = None
+        self._ear: _Ear | None = None
+        self._may_have_given_code = False
         self._line: object = None
         self.is_cut_off = False
         """Whether the scheduler did not answer when it was last looked for."""
@@ -69,6 +72,8 @@ class Link:
     def join(self, code: TrainingCode, hear: Callable[[Mapping[str, Any]], None]) -> None:
         """Add to the cluster what a run needs there, as far as it is allowed.
 
+        Where this is broken off, `leave` takes away what has been added by then.
+
         Args:
             code: The training code.
             hear: Called on the driver's thread with what is published for this run.
@@ -81,14 +86,19 @@ class Link:
             self._batching_s = client.scheduler_comm.interval
         self._line = client.scheduler_comm
         client.scheduler_comm.interval = _BATCHING_S
-        self.has_code = self._register(code)
+        self._may_have_given_code = True
+        self.has_code = self._may_have_given_code = self._register(code)
         self.has_leases = self._register(Sharing())
-        client.subscribe_topic(self.topic, lambda event: self.news.put(lambda: hear(event[1])))
+        self._close_ear()
+        self._ear = _Ear(self.news, hear)
+        client.subscribe_topic(self.topic, self._ear)
         if not self.has_leases:
             logger.warning(
                 "this Dask cluster refuses dasktune's scheduler plugin: other drivers on it are "
-                "not known, so workers are not divided with them, steps that both want at the same "
-                "time may be trained twice, and workers that leave are noticed a second late"
+                "not known, so workers are not divided with them: stages of several drivers take "
+                "turns in a worker, and each has to load its state again; steps that both want at "
+                "the same time may be trained twice, and workers that leave are noticed a second "
+                "late"
             )
 
     def has_changed(self) -> bool | None:
@@ -120,19 +130,27 @@ class Link:
         """Take away what was added; the client stays open."""
         for asked in list(self._asked):
             asked.cancel()
+        is_subscribed = self._ear is not None
+        self._close_ear()
         if self.client.status != "running":
             return
+        if self._batching_s is not None:
+            self.client.scheduler_comm.interval = self._batching_s
         self.send("leave")
         self.flush()
-        self.client.unsubscribe_topic(self.topic)
-        if self.has_code:
+        if is_subscribed:
+            self.client.unsubscribe_topic(self.topic)
+        if self._may_have_given_code:
             removed = self._begin(self.client._unregister_worker_plugin(self.topic))
             try:
                 removed.result(_LEAVE_WITHIN_S)
             except Exception as error:  # it is closing, stopped, or never had it
                 logger.debug("some worker keeps the training code", exc_info=error)
-        if self._batching_s is not None:
-            self.client.scheduler_comm.interval = self._batching_s
+
+    def _close_ear(self) -> None:
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
 
     def send(self, verb: str, **facts: Any) -> None:  # noqa: ANN401  (whatever msgpack takes)
         """Send something to the scheduler plugin, if it is there, with the next `flush`."""
@@ -147,6 +165,10 @@ class Link:
             self.client.loop.add_callback(self._send_all, messages)
 
     def _send_all(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        # By the line that the plugin was joined by, or not at all: a scheduler that does not have
+        # it yet breaks the line off at such a message, and all that was said begins anew anyway.
+        if self._line is None or self.client.scheduler_comm is not self._line:
+            return
         for message in messages:
             self.client._send_to_scheduler_safe(message)
 
@@ -212,3 +234,32 @@ class Link:
             logger.debug("%s is refused", type(plugin).__name__, exc_info=error)
             return False
         return True
+
+
+class _Ear:
+    """Hears what is published for a run, until it is closed: then it holds nothing of the run.
+
+    Dask's clients never forget whom they told, also after they were told to.
+    """
+
+    def __init__(self, news: SimpleQueue[News], hear: Callable[[Mapping[str, Any]], None]) -> None:
+        self._put: Callable[[Mapping[str, Any]], None] | None
+        self._put = lambda published: news.put(lambda: hear(published))
+
+    def __call__(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        put = self._put
+        if put is not None:
+            put(event[1])
+
+    def close(self) -> None:
+        self._put = None
+
+
+@contextmanager
+def undone_by(undo: Callable[[], object]) -> Iterator[None]:
+    """Undo what is done inside if it is broken off, by Ctrl-C too."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise

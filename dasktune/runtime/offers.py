@@ -1,6 +1,7 @@
 """What slots ask of workers, what workers offer, and why nothing fits. Pure."""
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 Resources: TypeAlias = Mapping[str, float]
@@ -20,8 +21,16 @@ def fits(asked: Resources | None, offered: Resources) -> bool:
     return all(offered.get(name, 0) >= amount for name, amount in takes.items())
 
 
+def fitting(asked: Resources | None, cluster: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the workers of a cluster that offer what a slot asks for."""
+    return {w for w, facts in cluster.items() if fits(asked, facts.get("resources") or {})}
+
+
 def why_no_worker(
-    asked: Resources | None, cluster: Mapping[str, Mapping[str, Any]], awaited: Collection[str]
+    asked: Resources | None,
+    cluster: Mapping[str, Mapping[str, Any]],
+    awaited: Collection[str],
+    left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Say why a driver has no worker.
 
@@ -29,11 +38,12 @@ def why_no_worker(
         asked: What each slot takes.
         cluster: All workers of the cluster, as Dask's scheduler describes them.
         awaited: Those that the driver was given and that have not answered yet.
+        left_out: Those that it cannot use whatever they offer, and why.
     """
     if not cluster:
         return "the cluster has no workers"
-    fitting = {w for w, facts in cluster.items() if fits(asked, facts.get("resources") or {})}
-    if not fitting:
+    usable = fitting(asked, cluster)
+    if not usable:
         takes = asked or {}
         most = {
             name: max((facts.get("resources") or {}).get(name, 0) for facts in cluster.values())
@@ -43,13 +53,25 @@ def why_no_worker(
             f"each slot takes {_listed(takes)}, and of the cluster's {_workers(len(cluster))} none "
             f"offers more than {_listed(most)}"
         )
-    silent = sorted(fitting & set(awaited))
+    silent = sorted(usable & set(awaited))
     if silent:
         return f"{', '.join(silent)} has not answered yet"
-    n, be = len(fitting), "is" if len(fitting) == 1 else "are"
-    is_any_ready = any(cluster[w].get("status", "running") == "running" for w in fitting)
-    where = "with other drivers" if is_any_ready else "paused or closing"
-    return f"the cluster's {_workers(n)} that could be used {be} {where}"
+    refused = sorted(usable & left_out.keys())
+    usable.difference_update(refused)
+    said = []
+    if usable:
+        is_any_ready = any(cluster[w].get("status", "running") == "running" for w in usable)
+        where = "with other drivers" if is_any_ready else "paused or closing"
+        number = _workers(len(usable))
+        said.append(f"the cluster's {number} that could be used {_be(usable)} {where}")
+    if refused:
+        why = f"{refused[0]}: {left_out[refused[0]]}"
+        said.append(f"{_workers(len(refused))} {_be(refused)} left out ({why})")
+    return ", and ".join(said)
+
+
+def _be(workers: Collection[str]) -> str:
+    return "is" if len(workers) == 1 else "are"
 
 
 def _listed(resources: Resources) -> str:

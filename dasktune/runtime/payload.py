@@ -60,7 +60,8 @@ def pack(trainable: Trainable) -> Payload:
 def early_imports(payloads: Iterable[Payload]) -> tuple[str, ...]:
     """Return what processes that will train should import while they start."""
     uses_torch = any(b"torch" in payload.content for payload in payloads)
-    return ("dasktune.torch.warm",) if uses_torch and find_spec("torch") is not None else ()
+    is_there = uses_torch and find_spec("torch") is not None
+    return ("dasktune.runtime.torch_early",) if is_there else ()
 
 
 def unpack(payload: Payload) -> Trainable:

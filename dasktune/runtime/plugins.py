@@ -1,10 +1,16 @@
-"""What dasktune adds to a Dask cluster while drivers use it.
+"""What dasktune adds to a Dask cluster.
 
 The scheduler plugin leases workers to drivers, and lets each know what the others are running. The
-worker plugin gives each process the training code, and the signals that are meant for it. Neither
-changes anything for other clients; both run in Dask's event loops, so they never block or raise.
+worker plugin gives each process the training code of a run, and takes it and the model away when
+the run leaves, or its client is gone. Both run in Dask's event loops, so they never block or raise.
+
+Three things stay when the last driver has left, none of which changes a result of other clients:
+the scheduler plugin, which then has nothing to do (another driver may just be about to join);
+Dask's own draws in workers, which come from a generator of their own; and allocators that were
+mended, which keep memory that they would have returned.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +24,7 @@ from dasktune.runtime.leases import Leases, Message
 from dasktune.runtime.offers import Resources, fits
 from dasktune.runtime.payload import Payload
 from dasktune.runtime.pulse import ended, heard, last_words
-from dasktune.runtime.task import PAYLOADS, TOPICS, keep_dask_off, mend_allocator
+from dasktune.runtime.task import PAYLOADS, TOPICS, TURNS, keep_dask_off, mend_allocator
 from dasktune.units import Digest
 
 logger = logging.getLogger(__name__)
@@ -42,8 +48,10 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
         self._scheduler = scheduler
         self._leases = Leases()
         self._running: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._taking_away: set[asyncio.Task[None]] = set()
         for address, state in scheduler.workers.items():
-            self._leases.worker_joined(address, dict(state.resources))
+            if state.status.name == "running":  # else it is about to be, which is said, or to go
+                self._leases.worker_joined(address, dict(state.resources))
         scheduler.stream_handlers[OPERATION] = self._hear
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
@@ -69,10 +77,14 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
         else:
             self._tell(self._leases.worker_leaving(topic))
 
-    def remove_client(self, scheduler: Scheduler, client: str) -> None:  # noqa: ARG002
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Take back what the drivers of a client that is gone had."""
         for topic in self._leases.of_client(client):
             self._leave(topic)
+            if topic in scheduler.worker_plugins:  # who leaves in order takes it away itself
+                taking = asyncio.get_running_loop().create_task(_take_code(scheduler, topic))
+                self._taking_away.add(taking)
+                taking.add_done_callback(self._taking_away.discard)
 
     def _hear(self, client: str, verb: str, topic: str, **facts: Any) -> None:  # noqa: ANN401
         """Take in what a driver sends; distributed adds the client that it came from."""
@@ -85,6 +97,8 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
                 self._tell(self._leases.demand(topic, **facts))
             case "returned":
                 self._tell(self._leases.returned(topic, facts["worker"]))
+            case "refused":
+                self._tell(self._leases.refused(topic, facts["worker"]))
             case "running" if topic in self._running:
                 self._running[topic][facts["path"]] = facts["running"]
                 self._pass_on(topic, {"kind": "running", "path": facts["path"], **facts["running"]})
@@ -96,6 +110,8 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
                 self._pass_on(topic, {"kind": "ended", "path": facts["path"]})
 
     def _join(self, client: str, topic: str, resources: Resources | None) -> None:
+        if topic in self._running:  # it has lost its line, which nobody has noticed here
+            self._leave(topic)
         if self._leases.topics:
             self._tell((other, {"kind": "others"}) for other in [topic, *self._leases.topics])
         for other, paths in self._running.items():
@@ -119,6 +135,14 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
     def _tell(self, messages: Iterable[Message]) -> None:
         for topic, message in messages:
             self._scheduler.log_event(topic, dict(message))
+
+
+async def _take_code(scheduler: Scheduler, topic: str) -> None:
+    """Take the training code of a run whose client is gone away from all workers."""
+    try:
+        await scheduler.unregister_worker_plugin(None, topic)
+    except Exception as error:  # workers that are going themselves
+        logger.debug("some worker keeps the training code", exc_info=error)
 
 
 class _Fits:
@@ -170,11 +194,11 @@ class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no ty
 
         Args:
             name: Unique to the run.
-            payloads: Training code by its digest.
+            payloads: Training code, by whatever names it elsewhere.
             mends: Whether to mend the allocator of the process.
         """
         self.name = name
-        self._payloads = dict(payloads)
+        self._payloads = {payload.digest: payload for payload in payloads.values()}
         self._mends = mends
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002
@@ -198,3 +222,4 @@ class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no ty
         TOPICS.discard(self.name)
         for digest in self._payloads:
             PAYLOADS.pop((self.name, digest), None)
+        await TURNS.left()

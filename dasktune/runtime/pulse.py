@@ -22,12 +22,15 @@ the stage that has ended, None before the first one has."""
 class Pulse:
     """How the steps of one stage get on; told by the thread that runs it."""
 
-    __slots__ = ("_began_s", "_longest_s", "_thread")
+    __slots__ = ("_began_s", "_longest_s", "_thread", "behind")
 
     def __init__(self) -> None:
         self._began_s: Seconds | None = None
         self._longest_s: Seconds | None = None
         self._thread = threading.get_ident()
+        self.behind: Pulse | None = None
+        """Of the stage that this one waits for: then that one's signs are shown. If it hangs, so do
+        all behind it, and nobody else may be left to see it."""
 
     def begin(self) -> None:
         """Note that a step begins."""
@@ -43,11 +46,17 @@ class Pulse:
 
     def signs(self) -> Signs:
         """Say how the steps get on; may be called by another thread."""
+        behind = self.behind
+        if behind is not None:
+            return behind.signs()
         began_s = self._began_s
         return None if began_s is None else monotonic() - began_s, self._longest_s
 
     def stack(self) -> str:
         """Return where the thread of the stage is now, the innermost call last."""
+        behind = self.behind
+        if behind is not None:
+            return behind.stack()
         frame = sys._current_frames().get(self._thread)
         return "" if frame is None else "".join(traceback.format_stack(frame))
 

@@ -34,11 +34,17 @@ class SentPath:
     """Stages that were sent and not answered, with their futures."""
     waits_for: Foreign | None = None
     """What another driver is running that covers the first steps that are left."""
+    is_stopping: bool = False
+    """Whether it is to stop at its next step boundary."""
     n_announcing: int = 0
     """Announcements that the scheduler has not passed on yet."""
     done: Future | None = None
     """The first pending future, if it was done at the last look and not heard of yet."""
     _as_bytes: dict[Digest, bytes] = field(default_factory=dict)
+
+    def waits_on(self, topic: str, number: int) -> bool:
+        """Say whether it waits for that path of another driver."""
+        return self.waits_for is not None and self.waits_for.is_path(topic, number)
 
     def is_overdue(self, future: Future) -> bool:
         """Say whether a future is done, and was at the last look: its news would be there."""

@@ -17,10 +17,12 @@ stored state before each of them, and what follows goes on from the next stored 
 import time
 import traceback
 from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from dasktune.errors import StageError
 from dasktune.plan.stage import Stage
+from dasktune.runtime.broken import breaks_process
 from dasktune.runtime.generators import SETUP, seed_generators, shielded_generators
 from dasktune.runtime.known import Known, floats, known_of
 from dasktune.runtime.payload import Payload, unpack
@@ -28,9 +30,10 @@ from dasktune.runtime.pulse import Pulse
 from dasktune.store.medium import StoreFullError
 from dasktune.store.store import Store
 from dasktune.study.ports import Trainable
+from dasktune.study.training_code import training_code
 from dasktune.units import Digest, Seconds, Step
 
-_KNOBS = {"threads": 1}
+KNOBS = {"threads": 1}
 """System parameters that could change a result, the same everywhere: how sums are rounded depends
 on the number of threads, which a process may have by chance of how it was started."""
 
@@ -73,13 +76,15 @@ class Outcome:
     metrics: Mapping[str, float] | None = None
     """Metrics of the committed state, if they were taken."""
     executed_steps: int = 0
-    """Steps trained here."""
+    """Steps trained here, also if nothing came of them."""
     seconds: Seconds = 0.0
     """From taking the order to the commit."""
     error: str | None = None
     """The exception in one line, if there was one: then nothing was committed."""
     traceback: str = ""
     """Where it came from."""
+    is_broken: bool = False
+    """Whether the error leaves the process unable to train: its GPU is lost to it."""
     is_full: bool = False
     """Whether the error is that the store has no room: nothing is wrong with the stage."""
     lost: Digest | None = None
@@ -118,15 +123,19 @@ def run_stage(order: Order, workplace: Workplace, hooks: Hooks) -> Outcome:
     try:
         outcome = passage.run()
     except Exception as error:  # the user's code may raise anything; the others go on
-        workplace.drop()
-        return Outcome(
+        failed = Outcome(
             key=stage.key,
             reached=stage.start,
+            executed_steps=passage.n_executed,
             error=f"{type(error).__name__}: {error}",
+            is_broken=breaks_process(error),
             is_full=isinstance(error, StoreFullError),
             traceback=traceback.format_exc(),
             seconds=time.perf_counter() - began_s,
         )
+        with suppress(Exception):  # what comes of closing it then would hide the first error
+            workplace.drop()
+        return failed
     return replace(outcome, seconds=time.perf_counter() - began_s)
 
 
@@ -143,7 +152,8 @@ class _Passage:
         self._trainable: Trainable | None = None
         self._lost: Digest | None = None
         self._n_told = 0
-        self._n_executed = 0
+        self.n_executed = 0
+        """Steps trained, those of no use included."""
         self._has_taken = False  # metrics that no record has
         self._since_s = 0.0  # when the training of what is held began
 
@@ -160,7 +170,7 @@ class _Passage:
             return Outcome(
                 key=stage.key,
                 reached=stage.start,
-                executed_steps=self._n_executed,
+                executed_steps=self.n_executed,
                 lost=self._lost,
             )
         reached = stage.stop if is_through else self._at
@@ -171,7 +181,7 @@ class _Passage:
             key=stage.key,
             reached=reached,
             metrics=self._known.of_end if is_through else None,
-            executed_steps=self._n_executed,
+            executed_steps=self.n_executed,
         )
 
     def tell(self, step: Step) -> None:
@@ -226,11 +236,11 @@ class _Passage:
             hooks.pulse.end()
             at += 1
             self._at = at
+            self.n_executed += 1
             if at < target:
                 self.tell(at)
             if hooks.wanted and at < stage.stop and stage.key_at(at) in hooks.wanted:
                 self._commit_in_passing(trainable)
-        self._n_executed += at - start
         if warm is not None:
             workplace.warm = (warm[0], warm[1] if at == start else stage.key_at(at), seed)
         return at == target
@@ -284,9 +294,10 @@ def _holding(order: Order, workplace: Workplace, key: Digest | None) -> Trainabl
     trainable = unpack(payload)
     apply_system = getattr(trainable, "apply_system", None)
     if callable(apply_system):
-        apply_system(_KNOBS)
+        apply_system(KNOBS)
     seed_generators(seed, SETUP)
-    trainable.setup(stage.configuration.at(0), seed)
+    with training_code(stage.family.fingerprint):
+        trainable.setup(stage.configuration.at(0), seed)
     if key is not None:
         trainable.load_state_dict(state)
     workplace.trainable, workplace.warm = trainable, wanted

@@ -1,32 +1,37 @@
 """The body of a Dask task: a stage, run in a worker process.
 
 The Dask scheduler unpickles what a graph names, so this module imports light, and all that is the
-user's travels as bytes. One `Workplace` a process and store keeps the model in memory from one
-stage to the next.
+user's travels as bytes. One `Workplace` a process keeps the model in memory from one stage to the
+next; stages take turns there.
 """
 
 import asyncio
 import ctypes
 import importlib
+import logging
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from distributed import get_worker
+from distributed import Status, Worker, get_worker
 
 from dasktune.runtime.generators import keep_libraries_off
 from dasktune.runtime.payload import Payload, early_imports
 from dasktune.runtime.pulse import LAST_WORDS, beating
 from dasktune.runtime.stage import Hooks, Order, Outcome, Workplace, run_stage
+from dasktune.runtime.turns import Turns
 from dasktune.units import Digest, Step
 
 if TYPE_CHECKING:
     from dasktune.plan.stage import Stage
     from dasktune.store.store import Store
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +67,6 @@ WANTED: set[Digest] = set()
 _CODE_WITHIN_S = 300.0
 _LOOK_EVERY_S = 0.02
 
-_WORKPLACES: dict[bytes, Workplace] = {}
-
 
 def run_task(stage_bytes: bytes, task: Task, previous: bytes | None) -> bytes:
     """Run a stage on a worker; return what came of it, as bytes: Dask measures all it is given.
@@ -96,15 +99,25 @@ def run_task(stage_bytes: bytes, task: Task, previous: bytes | None) -> bytes:
 
     if task.code is not None:
         keep_dask_off()
+        TOPICS.add(task.topic)
     payload = task.code or PAYLOADS[task.topic, task.payload]
     order = Order(stage=stage, payload=payload, looks_inside=task.looks_inside)
     with beating(task.topic, task.path) as pulse:
         hooks = Hooks(report=report, should_stop=should_stop, wanted=WANTED, pulse=pulse)
-        outcome = run_stage(order, _workplace(task.store), hooks)
+        with TURNS.taken(task.topic, task.store, pulse, should_stop) as workplace:
+            if workplace is None:
+                outcome = Outcome(key=stage.key, reached=stage.start)
+            else:
+                outcome = run_stage(order, workplace, hooks)
+            # Else there is nobody who would start another process: this one is better than none.
+            ends = outcome.is_broken and worker.nanny is not None
+            TURNS.are_over |= ends
+        if ends:
+            worker.loop.add_callback(_begin_to_end, worker)  # before it can be given anything more
         # Published as well: news reach the driver several times faster than results of tasks, and
         # from a worker that is closing they are all that does.
         answer = _as_bytes(outcome)
-        if worker.status.name != "running":
+        if ends or worker.status.name != "running":
             LAST_WORDS[task.topic, task.path] = answer
         worker.log_event(task.topic, {"kind": "outcome", "path": task.path, "answer": answer})
     return answer
@@ -151,11 +164,13 @@ def _import_early(topic: str) -> None:
             importlib.import_module(name)
 
 
-def _workplace(store: bytes) -> Workplace:
-    if store not in _WORKPLACES:
-        opened: Store = pickle.loads(store)
-        _WORKPLACES[store] = Workplace(store=opened, facts=facts_of_process())
-    return _WORKPLACES[store]
+def _opened(store: bytes) -> Workplace:
+    opened: Store = pickle.loads(store)
+    return Workplace(store=opened, facts=facts_of_process())
+
+
+TURNS = Turns(_opened, TOPICS)
+"""Of the stages that this process is given."""
 
 
 _FIELDS = tuple(field.name for field in fields(Outcome))
@@ -222,3 +237,37 @@ def facts_of_process() -> dict[str, object]:
         if module is not None:
             facts[name] = str(module.__version__)
     return facts
+
+
+# --- its end --------------------------------------------------------------------------------------
+
+_MOVE_WITHIN_S = 5.0
+_END_WITHIN_S = 60.0
+
+
+def _begin_to_end(worker: Worker) -> None:
+    """Let a worker whose process cannot train any more be replaced by its nanny.
+
+    It says at once that it is about to go, so that nobody gives it a stage; what other clients keep
+    in it is moved to other workers where there are some.
+    """
+    logger.warning("this process has lost its GPU and ends; its nanny starts another one")
+    if worker.status in (Status.running, Status.paused):  # else it is about to go already
+        worker.status = Status.closing_gracefully
+        worker.loop.add_callback(_end, worker)
+
+
+async def _end(worker: Worker) -> None:
+    # A process that has lost its GPU may hang where it should end.
+    timer = threading.Timer(_END_WITHIN_S, os._exit, [1])
+    timer.daemon = True
+    timer.start()
+    with suppress(Exception):  # the scheduler may refuse, or be gone: then it ends all the same
+        async with asyncio.timeout(_MOVE_WITHIN_S):
+            await worker.scheduler.retire_workers(
+                workers=[worker.address],
+                close_workers=False,
+                remove=False,
+                stimulus_id=f"dasktune-broken-{worker.address}",
+            )
+    await worker.close(nanny=False, reason="dasktune-broken")

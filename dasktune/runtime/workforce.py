@@ -6,14 +6,17 @@ asked every second who is there, and all who fit are used.
 
 import asyncio
 import logging
+import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future as Asked
 from typing import Any
 
-from dasktune.errors import BackendError
+from dasktune.errors import BackendError, InvalidStudyError
 from dasktune.runtime.link import Link
-from dasktune.runtime.offers import Resources, fits, slot_resources, why_no_worker
+from dasktune.runtime.offers import Resources, fits, fitting, slot_resources, why_no_worker
+from dasktune.runtime.proof import Proof
 from dasktune.runtime.task import read_proof
+from dasktune.store.store import Store
 from dasktune.study.events import Event, WorkerJoined, WorkerRecalled
 from dasktune.units import WorkerId
 
@@ -29,7 +32,7 @@ class Workforce:
     def __init__(
         self,
         link: Link,
-        store: bytes,
+        store: Store,
         asked: Resources | None,
         tell: Callable[[Event], None],
         lose: Callable[[WorkerId], None],
@@ -38,20 +41,23 @@ class Workforce:
 
         Args:
             link: To the cluster.
-            store: The driver's store, pickled: workers prove that theirs is the same.
+            store: The driver's: workers prove that theirs is the same.
             asked: What a slot takes of a worker's resources; None: a GPU where there are any.
             tell: Told what the core must hear.
             lose: Told of workers that are gone.
         """
         self._link = link
-        self._store = store
+        self._store_bytes = pickle.dumps(store)
+        self._proof = Proof(store, link.topic)
         self._asked = asked
         self._tell = tell
         self._lose = lose
         self._takes: dict[WorkerId, Resources] = {}
         self._proving: set[WorkerId] = set()
         self._leaving: set[WorkerId] = set()
-        self._left_out: set[WorkerId] = set()
+        self._left_out: dict[str, str] = {}  # why
+        self._refusal: BackendError | None = None  # the last, if no worker was ever ready
+        self._was_any_ready = False
         self._cluster: Mapping[str, Mapping[str, Any]] | None = None
         self._is_calling = False
 
@@ -64,7 +70,12 @@ class Workforce:
         return [*self._proving, *self._takes]
 
     def join(self) -> None:
-        """Ask for workers."""
+        """Ask for workers, and leave for them what they are to read.
+
+        Raises:
+            BackendError: The store cannot be written to.
+        """
+        self._proof.write()
         asked = dict(self._asked) if self._asked is not None else None
         self._link.send("join", resources=asked)
 
@@ -81,25 +92,30 @@ class Workforce:
             return "the Dask scheduler does not answer"
         if self._takes or self._cluster is None:
             return None
-        return why_no_worker(self._asked, self._cluster, self._proving)
+        return why_no_worker(self._asked, self._cluster, self._proving, self._left_out)
 
     # --- they come ----------------------------------------------------------------------------
 
     def granted(self, worker: WorkerId) -> None:
         """Let a worker prove that it is ready for this run; do not wait for it."""
         self._proving.add(worker)
+        self._left_out.pop(worker, None)  # it may be another process by now
         self._link.ask(self._prove(worker), lambda proof: self._proved(worker, proof))
 
     async def _prove(self, worker: WorkerId) -> Resources | None:
         """Return the resources of a worker that is ready for this run; None if it is gone.
 
         One that is stopped, or hangs, may answer late: it is asked as long as it is there.
+
+        Raises:
+            BackendError: It cannot be used.
         """
         is_silent = False
         while True:
             cluster = (await self._link.client.scheduler.identity())["workers"]
             if worker not in cluster:
                 return None
+            await self._proof.make_sure()
             try:
                 await self._ask_proof(worker)
             except OSError as error:
@@ -117,7 +133,7 @@ class Workforce:
         try:
             await self._link.client._run(
                 read_proof,
-                self._store,
+                self._store_bytes,
                 self._link.topic,
                 waits_for_code=self._link.has_code,
                 workers=[worker],
@@ -127,8 +143,14 @@ class Workforce:
                 f"it cannot import what dasktune needs ({error}); install the same versions there "
                 "as here"
             ) from error
+        except InvalidStudyError as error:  # nothing there can open such a store
+            raise BackendError(str(error)) from error
         except ValueError as error:  # the cluster refuses such questions: its stages will tell
             logger.debug("worker %s cannot be asked: %s", worker, error)
+        except (OSError, BackendError):
+            raise
+        except Exception as error:  # whatever is wrong there is wrong with that worker only
+            raise BackendError(f"it raised {type(error).__name__}: {error}") from error
 
     def _proved(self, worker: WorkerId, proof: Asked[Resources | None]) -> None:
         if worker not in self._proving:
@@ -137,18 +159,38 @@ class Workforce:
         try:
             offered = proof.result()
         except BackendError as error:
-            logger.warning("worker %s is left out: %s", worker, error)
-            self._left_out.add(worker)
-            if not self._takes:
-                raise
+            self._refuse(worker, error)
             return
         except OSError as error:  # of the scheduler, which is noticed elsewhere
             logger.debug("worker %s is not asked any more: %s", worker, error)
             return
         if offered is not None:
+            self._was_any_ready = True
             self._takes[worker] = slot_resources(self._asked, offered)
             # One slot a process, whatever its threads: the global generators are the process's.
             self._tell(WorkerJoined(worker=worker))
+
+    def _refuse(self, worker: WorkerId, error: BackendError) -> None:
+        """Leave a worker to others, who may have use for it."""
+        logger.warning("worker %s is left out: %s", worker, error)
+        self._left_out[worker] = str(error)
+        self._link.send("refused", worker=worker)
+        self._refusal = error
+        self._give_up_if_none_can_be_used()
+
+    def _give_up_if_none_can_be_used(self) -> None:
+        """Say what is wrong with the workers if none was ever ready, and each has been asked.
+
+        Once one was, nothing is wrong with the study: it waits, and `why_none` says for what.
+
+        Raises:
+            BackendError: What the last of them said.
+        """
+        if self._refusal is None or self._was_any_ready or self._proving:
+            return
+        usable = None if self._cluster is None else fitting(self._asked, self._cluster)
+        if usable is None or (usable and usable <= self._left_out.keys()):
+            raise self._refusal
 
     # --- they go ------------------------------------------------------------------------------
 
@@ -189,9 +231,13 @@ class Workforce:
         self._drop(worker)
         return died
 
-    def leave_out(self, worker: WorkerId) -> None:
-        """Never use a worker again."""
-        self._left_out.add(worker)
+    def excuse(self) -> None:
+        """Let no worker that leaves now be one that has died: it may be there all the same."""
+        self._leaving.update(self._takes)
+
+    def leave_out(self, worker: WorkerId, why: str) -> None:
+        """Never use a worker again, as long as it is there."""
+        self._left_out[worker] = why
 
     def _drop(self, worker: WorkerId) -> None:
         self._takes.pop(worker, None)
@@ -207,12 +253,15 @@ class Workforce:
         self._cluster = roll.result()["workers"]
         if not self._link.has_leases:
             self._compare(self._cluster)
+        self._give_up_if_none_can_be_used()
 
     def _compare(self, cluster: Mapping[str, Mapping[str, Any]]) -> None:
         """Take in who is there now."""
         for worker in self.known():
             if worker not in cluster:
                 self._lose(worker)
+        for gone in self._left_out.keys() - cluster.keys():
+            del self._left_out[gone]
         known = set(self.known())
         for address, facts in cluster.items():
             worker = WorkerId(address)

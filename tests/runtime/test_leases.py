@@ -31,6 +31,8 @@ class Machine(RuleBasedStateMachine):
         self.held: dict[str, set[str]] = {}
         self.wants: dict[str, bool] = {}
         self.gpu_drivers: set[str] = set()
+        self.refused: set[tuple[str, str]] = set()
+        """Which driver has refused which worker, as long as that worker is there."""
         self.recalls: deque[Message] = deque()
         self.returning: deque[tuple[str, str]] = deque()
         self.n = 0
@@ -44,7 +46,7 @@ class Machine(RuleBasedStateMachine):
                     assert worker in self.workers
                     assert not any(worker in held for held in self.held.values()), "leased twice"
                     assert self.wants[topic]
-                    assert topic not in self.gpu_drivers or "GPU" in self.workers[worker]
+                    assert self.fits(topic, worker)
                     self.held[topic].add(worker)
                 case "gone":
                     self.held[topic].remove(message["worker"])
@@ -55,6 +57,11 @@ class Machine(RuleBasedStateMachine):
                     self.recalls.append((topic, message))
                 case kind:
                     raise AssertionError(kind)
+
+    def fits(self, topic: str, worker: str) -> bool:
+        if (topic, worker) in self.refused:
+            return False
+        return topic not in self.gpu_drivers or "GPU" in self.workers.get(worker, {})
 
     @rule(gpu=st.booleans())
     def join(self, gpu: bool) -> None:
@@ -79,7 +86,31 @@ class Machine(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(sorted(self.workers)))
         messages = self.leases.worker_left(worker)
         del self.workers[worker]
+        self.forget_refusals_of(worker)
         self.hear(messages)
+
+    def forget_refusals_of(self, worker: str) -> None:
+        self.refused = {each for each in self.refused if each[1] != worker}
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def worker_is_refused(self, data: st.DataObject) -> None:
+        held = sorted((topic, worker) for topic, of in self.held.items() for worker in of)
+        topic, worker = data.draw(st.sampled_from(held))
+        self.held[topic].remove(worker)
+        self.refused.add((topic, worker))
+        self.hear(self.leases.refused(topic, worker))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def driver_joins_again(self, data: st.DataObject) -> None:
+        topic = data.draw(st.sampled_from(sorted(self.held)))
+        self.held[topic], self.wants[topic] = set(), True
+        self.refused = {each for each in self.refused if each[0] != topic}
+        self.recalls = deque(each for each in self.recalls if each[0] != topic)
+        self.returning = deque(each for each in self.returning if each[0] != topic)
+        fits = gpus_only if topic in self.gpu_drivers else anything
+        self.hear(self.leases.join(topic, f"client-{topic.split('-')[1]}", fits))
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
@@ -97,6 +128,7 @@ class Machine(RuleBasedStateMachine):
             self.workers[worker] = resources
             self.hear(self.leases.worker_joined(worker, resources))
         else:
+            self.forget_refusals_of(worker)
             self.hear(self.leases.worker_left(worker))
 
     @precondition(lambda self: self.returning)
@@ -148,7 +180,7 @@ class Machine(RuleBasedStateMachine):
         leased = {worker for held in self.held.values() for worker in held}
         for worker in set(self.workers) - leased:
             for topic, wants in self.wants.items():
-                fits = topic not in self.gpu_drivers or "GPU" in self.workers[worker]
+                fits = self.fits(topic, worker)
                 assert not (wants and fits), f"{worker} is free and {topic} wants it"
 
     @invariant()
@@ -168,8 +200,13 @@ class Machine(RuleBasedStateMachine):
             for topic, held in self.held.items()
             if self.wants[topic] and topic not in self.gpu_drivers
         ]
-        if sizes and not self.gpu_drivers:
+        if sizes and not self.gpu_drivers and not self.refused:
             assert max(sizes) - min(sizes) <= 1
+        for poor in [topic for topic, wants in self.wants.items() if wants]:
+            for rich, held in self.held.items():
+                is_of_use = any(self.fits(poor, worker) for worker in held)
+                if len(held) >= len(self.held[poor]) + 2:
+                    assert not is_of_use, f"{rich} has two more than {poor}, which could use them"
 
 
 TestLeases = Machine.TestCase
@@ -180,6 +217,7 @@ def test_news_of_strangers_change_nothing() -> None:
     leases = Leases()
     assert leases.demand("nobody", wants=True, has_idle=True) == []
     assert leases.returned("nobody", "w") == []
+    assert leases.refused("nobody", "w") == []
     assert leases.leave("nobody") == []
     assert leases.worker_left("nothing") == []
 
@@ -205,3 +243,28 @@ def test_only_workers_that_the_other_can_use_are_asked_for() -> None:
     leases.leave("gpu")
     messages = leases.join("gpu again", "3", gpus_only)
     assert messages == [("any", {"kind": "recall", "only_idle": False, "among": ["d"]})]
+
+
+def test_a_worker_that_is_refused_goes_to_another_and_never_comes_back_while_it_is_there() -> None:
+    leases = Leases()
+    leases.join("one", "1", anything)
+    leases.worker_joined("a", {})
+    leases.worker_joined("b", {})
+    assert leases.refused("one", "a") == []
+    assert leases.demand("one", wants=True, has_idle=False) == []
+    granted: list[Any] = [("two", {"kind": "granted", "worker": "a"})]
+    assert leases.join("two", "2", anything) == granted
+    # Each has one, and neither could use more of what the other has than it does now.
+    assert leases.leave("two") == []
+    leases.worker_left("a")
+    again: list[Any] = [("one", {"kind": "granted", "worker": "a"})]
+    assert leases.worker_joined("a", {}) == again
+
+
+def test_a_refusal_that_is_late_harms_nobody() -> None:
+    leases = Leases()
+    leases.join("one", "1", anything)
+    leases.worker_joined("a", {})
+    leases.worker_left("a")
+    assert leases.refused("one", "a") == []
+    assert leases.worker_joined("a", {}) == [("one", {"kind": "granted", "worker": "a"})]

@@ -57,3 +57,23 @@ def test_what_is_in_the_way_is_said_in_a_sentence(
     said: str,
 ) -> None:
     assert why_no_worker(asked, cluster, awaited) == said
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ({"a": CPU}, "1 worker is left out (a: its disk is another)"),
+        ({"a": CPU, "b": GPU}, "2 workers are left out (a: its disk is another)"),
+        (
+            {"a": CPU, "c": CPU},
+            "the cluster's 1 worker that could be used is with other drivers, and 1 worker is left "
+            "out (a: its disk is another)",
+        ),
+        ({"c": CPU}, "the cluster's 1 worker that could be used is with other drivers"),
+    ],
+)
+def test_what_is_left_out_is_said_with_the_reason(
+    cluster: dict[str, dict[str, object]], said: str
+) -> None:
+    left_out = {"a": "its disk is another", "b": "it hung"}
+    assert why_no_worker(None, cluster, [], left_out) == said

@@ -39,7 +39,7 @@ def test_torch_is_imported_early_where_training_code_names_it() -> None:
     plain, with_torch = Payload(b"numpy", Digest("1")), Payload(b"\x8c\x05torch", Digest("2"))
 
     assert early_imports([plain]) == ()
-    assert early_imports([plain, with_torch]) == ("dasktune.torch.warm",)
+    assert early_imports([plain, with_torch]) == ("dasktune.runtime.torch_early",)
 
 
 class Rate:

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from distributed import Client, SpecCluster
 
 from dasktune.runner import run
 from dasktune.store.store import Store
+from tests.runtime.test_resume import cluster_in_processes, free_port
 from tests.runtime.trainables import (
     Made,
     Notes,
@@ -172,7 +175,7 @@ def test_the_death_of_a_worker_of_another_ends_the_waiting_for_it(
     assert_all_exact(states, one, two)
 
 
-def n_wanted_states(cluster: SpecCluster) -> int:
+def n_wanted_states(cluster: SpecCluster | str) -> int:
     """Number of states that workers were asked to commit in passing."""
     text = "len(__import__('dasktune.runtime.task', fromlist=['task']).WANTED)"
     with Client(cluster) as client:
@@ -221,4 +224,43 @@ def test_the_death_of_a_driver_harms_nobody(
         assert mine.result() == 1024
         assert bystander.gather(scattered) == [1, 2, 3]
         wait_until(lambda: not tasks_of(cluster) and not leased(cluster))
+    assert_all_exact(states, one, two)
+
+
+@contextmanager
+def two_workers_in_processes(port: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """A scheduler in a process of its own, with two workers; yields the scheduler."""
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", f"tcp://127.0.0.1:{port}"]
+    command += ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    with cluster_in_processes(port) as scheduler, ExitStack() as stack:
+        worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stack.callback(worker.wait)
+        stack.callback(worker.kill)
+        yield scheduler
+
+
+@pytest.mark.slow
+def test_when_the_scheduler_has_been_replaced_nobody_waits_for_what_was_before(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    one = Plan(str(tmp_path), str(tmp_path / "store"), address, name="one", space="early")
+    two = replace(one, name="two")
+    states = states_of(one)
+    notes, store = Notes(tmp_path), Store(one.store)
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(two_workers_in_processes(port))
+        (first,) = stack.enter_context(driving(one))
+        with notes.held(1):
+            notes.wait_for(1, 1)
+            (second,) = stack.enter_context(driving(two))
+            wait_until(lambda: n_wanted_states(address))  # it waits for the first one
+            scheduler.kill()
+            scheduler.wait()
+            lost = notes.in_flight({call.pid for call in notes.calls}, store)
+            stack.enter_context(two_workers_in_processes(port))
+        for driver in (first, second):
+            assert driver.end().startswith("completed")
+    assert notes.repeated <= lost
     assert_all_exact(states, one, two)

@@ -1,14 +1,20 @@
 """The workers of a driver, as its messages and events go: granted, proven, about to go, gone."""
 
+import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as Asked
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from dasktune.errors import BackendError
+from dasktune.errors import BackendError, InvalidStudyError
+from dasktune.runtime import workforce as of_workforce
+from dasktune.runtime.proof import Proof
 from dasktune.runtime.workforce import Workforce
+from dasktune.store.store import Store
 from dasktune.study.events import Event, WorkerJoined, WorkerRecalled
 from dasktune.units import WorkerId
 
@@ -58,7 +64,7 @@ class Play:
         self.told: list[Event] = []
         self.lost: list[WorkerId] = []
         self.workforce = Workforce(
-            cast("Link", self.link), b"", None, self.told.append, self.lost.append
+            cast("Link", self.link), Store("nowhere"), None, self.told.append, self.lost.append
         )
 
     def prove(self, worker: WorkerId, resources: dict[str, float] | None = None) -> None:
@@ -101,6 +107,137 @@ def test_a_worker_with_another_store_is_left_out_and_is_an_error_if_there_is_no_
     play.workforce.granted(B)
     play.link.answer(BackendError("another folder"))
     assert play.workforce.known() == [A]
+
+
+def test_a_worker_that_cannot_be_used_is_no_error_while_others_may_be(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play = Play()
+    play.workforce.granted(A)
+    play.workforce.granted(B)
+    with caplog.at_level(logging.WARNING):
+        play.link.answer(BackendError("another folder"))  # it is the first to answer
+    assert "worker a is left out: another folder" in caplog.text
+    assert play.link.sent == [("refused", A)]
+    play.link.answer({})
+    assert play.told == [WorkerJoined(worker=B)]
+    # One that was ready has shown that the study is right, also when all have gone.
+    play.workforce.left(B)
+    play.workforce.granted(A)
+    play.link.answer(BackendError("another folder"))
+    play.roll(a="running")
+    assert play.workforce.why_none() == "1 worker is left out (a: another folder)"
+
+
+def test_workers_that_cannot_be_used_are_an_error_once_all_there_are_were_asked() -> None:
+    play = Play()
+    play.roll(a="running", b="running")
+    play.workforce.granted(A)
+    play.link.answer(BackendError("another folder"))
+    assert play.workforce.why_none() == (
+        "the cluster's 1 worker that could be used is with other drivers, and 1 worker is left out "
+        "(a: another folder)"
+    )
+    play.workforce.granted(B)
+    with pytest.raises(BackendError, match="no store at all"):
+        play.link.answer(BackendError("no store at all"))
+
+
+def test_workers_that_cannot_be_used_are_an_error_when_the_others_have_gone() -> None:
+    play = Play()
+    play.roll(a="running", b="running")
+    play.workforce.granted(A)
+    play.link.answer(BackendError("another folder"))
+    play.roll()
+    assert play.workforce.why_none() == "the cluster has no workers"
+    with pytest.raises(BackendError, match="another folder"):
+        play.roll(a="running")
+
+
+def test_where_nobody_tells_a_worker_that_comes_back_is_asked_again() -> None:
+    play = Play(has_leases=False)
+    play.roll(a="running", b="running")
+    play.link.answer(BackendError("another folder"))
+    play.link.answer({})
+    play.roll(a="running", b="running")
+    assert play.link.asked == []
+    play.roll(b="running")
+    play.roll(a="running", b="running")
+    play.link.answer({})
+    assert play.told == [WorkerJoined(worker=B), WorkerJoined(worker=A)]
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (ImportError("no module named dasktune"), "install the same versions"),
+        (InvalidStudyError("s3fs is not installed"), "s3fs is not installed"),
+        (AttributeError("Store has no read_proof"), "it raised AttributeError: Store has no"),
+        (BackendError("another folder"), "another folder"),
+    ],
+)
+def test_whatever_a_worker_raises_when_it_is_asked_is_about_that_worker(
+    raised: Exception, said: str
+) -> None:
+    play = Play()
+    with pytest.raises(BackendError, match=said):
+        prove(play, raised)
+
+
+def test_a_worker_that_does_not_answer_is_asked_again_and_one_that_may_not_be_asked_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(of_workforce, "_AGAIN_AFTER_S", 0.0)
+    assert prove(Play(), OSError("silent"), TimeoutError(), None) == {"GPU": 1.0}
+    assert prove(Play(), ValueError("blocked")) == {"GPU": 1.0}
+
+
+def prove(play: Play, *answers: Exception | None) -> object:
+    """Let a worker that is there answer so, one question after the other."""
+    left = list(answers)
+
+    async def identity() -> object:
+        return {"workers": {A: {"resources": {"GPU": 1.0}}}}
+
+    async def ask(*_: object, **__: object) -> None:
+        answer = left.pop(0)
+        if answer is not None:
+            raise answer
+
+    async def nothing() -> None:
+        pass
+
+    play.link.client = SimpleNamespace(scheduler=SimpleNamespace(identity=identity), _run=ask)
+    play.workforce._proof = cast("Any", SimpleNamespace(make_sure=nothing))
+    answer = asyncio.run(play.workforce._prove(A))
+    assert not left
+    return answer
+
+
+def test_a_proof_that_a_cleaner_has_taken_is_there_again_when_a_worker_is_asked(
+    tmp_path: Path,
+) -> None:
+    play, store, now_s = Play(), Store(tmp_path), [0.0]
+    play.workforce._proof = Proof(store, "topic", lambda: now_s[0])
+    play.workforce.join()
+    store.read_proof("topic")
+    asked = []
+
+    async def identity() -> object:
+        return {"workers": {A: {}}}
+
+    async def ask(*_: object, **__: object) -> None:
+        asked.append(A)
+        store.read_proof("topic")
+
+    play.link.client = SimpleNamespace(scheduler=SimpleNamespace(identity=identity), _run=ask)
+    for _ in range(3):
+        now_s[0] += 4000.0
+        store.clean(older_than_s=0.0)
+        with pytest.raises(BackendError):
+            store.read_proof("topic")
+        assert asyncio.run(play.workforce._prove(A)) == {}
+    assert len(asked) == 3
 
 
 def test_a_worker_that_is_about_to_go_is_recalled_and_its_end_is_no_death() -> None:
@@ -150,7 +287,7 @@ def test_where_nobody_tells_those_who_are_there_are_compared_with_those_who_were
 
 def test_where_nobody_tells_a_worker_that_was_left_out_is_not_tried_again() -> None:
     play = Play(has_leases=False)
-    play.workforce.leave_out(A)
+    play.workforce.leave_out(A, "it hung")
     play.roll(a="running")
     assert play.link.asked == []
 
