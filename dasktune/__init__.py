@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from dasktune.runner import extend, run
     from dasktune.runtime.check import check
     from dasktune.store.recorded import load_result
+    from dasktune.store.store import Store
+
+    __version__: str
 
 __all__ = [
     "ASHA",
@@ -61,6 +64,7 @@ __all__ = [
     "PrefixAware",
     "Random",
     "StageError",
+    "Store",
     "Study",
     "SuccessiveHalving",
     "World",
@@ -98,10 +102,18 @@ def __getattr__(name: str) -> object:
     """
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("dasktune")
     raise AttributeError(f"module 'dasktune' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """List what there is, also what is not imported yet, so that it can be completed."""
+    return sorted({*globals(), *_LAZY, "__version__"})
+
+
 _LAZY = {
+    "Store": "dasktune.store.store",
     "check": "dasktune.runtime.check",
     "extend": "dasktune.runner",
     "load_result": "dasktune.store.recorded",

@@ -9,6 +9,7 @@ import argparse
 import importlib
 import importlib.util
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -46,14 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     perform: Callable[[argparse.Namespace], int] = options.perform
     try:
         code = perform(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except DasktuneError as error:
         print(f"dasktune: {error}", file=sys.stderr)
         code = _WRONG
     except KeyboardInterrupt:  # what it means for a run was said where it was caught
         code = _INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough
-        sys.stderr.close()
+    except BrokenPipeError:  # `| head` has seen enough; at exit Python would flush once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = _OK
     sys.exit(code)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from heapq import nsmallest
 from html import escape
+from io import StringIO
 from types import ModuleType
 from typing import Any, Protocol, TextIO
 from uuid import uuid4
@@ -65,7 +66,7 @@ def line(progress: Progress, left_s: Seconds | None = None) -> str:
         *([] if is_over or not progress.stall else [progress.stall]),
         *(_best(progress, study) for study in progress.studies if study.name in progress.best),
     ]
-    if left_s is not None and not progress.is_stopping:
+    if left_s is not None:
         parts.append(f"about {duration(left_s)} left")
     return " | ".join(parts)
 
@@ -177,8 +178,11 @@ class Lines:
     def close(self, progress: Progress, farewell: str) -> None:
         """Write the table, if it is wanted."""
         if self._has_table:
-            console = Console(file=self._stream, width=120, color_system=None)
-            console.print(_table(progress, len(progress.trials)))
+            text = StringIO()  # written like the lines: a console of its own ends the process
+            Console(file=text, width=120, color_system=None).print(
+                _table(progress, len(progress.trials))
+            )
+            self._write(text.getvalue().removesuffix("\n"))
             self._write(line(progress))
         if farewell:
             self._write(farewell)
@@ -202,7 +206,7 @@ class Terminal:
             console=console,
             get_renderable=self._now,
             refresh_per_second=4,
-            redirect_stdout=sys.stdout.isatty(),
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
         self._live.start()
 
@@ -230,9 +234,10 @@ class Terminal:
             table = _table(progress, len(progress.trials))
             self._shown = lambda: Group(table, text)
             self._live.vertical_overflow = "visible"
-        self._live.stop()
-        if farewell:
-            self._console.print(Text(farewell))
+        with suppress(OSError, ValueError):  # the terminal is gone: nobody reads any more
+            self._live.stop()
+            if farewell:
+                self._console.print(Text(farewell))
 
     def _now(self) -> RenderableType:
         return self._shown()

@@ -4,6 +4,7 @@ Called by people, through `dasktune.explain`. Reads studies and results; decides
 reason was returned by the decision that it explains.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,10 @@ def explain(
         InvalidStudyError: There is no such study or trial.
     """
     if isinstance(subject, Study):
+        if trial is not None:
+            raise InvalidStudyError(
+                f"trial is {trial}; a study has no trials before it runs: explain its result"
+            )
         return "\n".join(_outlook(subject))
     results = [subject] if isinstance(subject, Result) else list(subject)
     result = _chosen(results, study)
@@ -100,10 +105,16 @@ def _drawn_ahead(study: Study) -> list[Configuration]:
 def _outcome(result: Result) -> Iterator[str]:
     status = result.status.value if result.status is not None else "not started"
     yield f"  {status}: {result.reason}"
+    asked = defaultdict(set)
+    for _, command in result.timeline.commands():
+        if isinstance(command, AskTrial) and _is_of(command, result):
+            asked[command.step].add(command.trial.number)
     for at in result.study.tuner.decision_steps:
-        asked = sum(one.steps_requested >= at > one.branch_step for one in result.trials)
-        told = sum(any(report.step == at for report in one.reports) for one in result.trials)
-        yield f"  step {at}: {asked} trials asked, {told} reported"
+        told = sum(
+            any(report.step == at for report in result.trials[number].reports)
+            for number in asked[at]
+        )
+        yield f"  step {at}: {len(asked[at])} trials asked, {told} reported"
     yield (
         f"  {result.steps_requested} steps requested, {result.steps_unique} distinct: "
         f"merge rate {result.merge_rate:.2f}"
@@ -154,7 +165,11 @@ def _life(results: list[Result], result: Result, one: TrialResult) -> Iterator[s
     if one.parent is not None:
         yield f"  follows trial {one.parent} up to step {one.branch_step}"
     for at_s, command in result.timeline.commands():
-        if isinstance(command, AskTrial) and _is_asked(command, results, result, one):
+        if (
+            isinstance(command, AskTrial)
+            and command.trial.number == one.number
+            and _is_of(command, result)
+        ):
             yield f"  {at_s:g} s: asked to train to step {command.step}: {command.reason}"
     for attempt in _attempts(result):
         stage = attempt.stage
@@ -168,10 +183,8 @@ def _life(results: list[Result], result: Result, one: TrialResult) -> Iterator[s
         yield f"  step {report.step}: {values}"
 
 
-def _is_asked(command: AskTrial, results: list[Result], result: Result, one: TrialResult) -> bool:
-    return command.trial.number == one.number and (
-        len(results) == 1 or results[command.trial.study] is result
-    )
+def _is_of(command: AskTrial, result: Result) -> bool:
+    return command.trial.study == result.index
 
 
 def _attempts(result: Result) -> list[_Attempt]:

@@ -11,9 +11,10 @@ histories count as sharing nothing, so that what is said to be saved is never to
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
-from dasktune.plan.history import changes, tokens_at
-from dasktune.plan.keys import Link, first_link, next_link, state_key
+from dasktune.plan.history import link_spans, tokens_at
+from dasktune.plan.keys import Link, first_link, state_key
 from dasktune.plan.stage import Stage
 from dasktune.space.configuration import Configuration
 from dasktune.study.commands import (
@@ -47,6 +48,8 @@ from dasktune.trial_progress import Answered, Best, TrialProgress
 from dasktune.units import Digest, Seconds, Step, WorkerId
 
 _MOST_LINKS = 500_000
+_GOES_ON = (None, StudyStatus.RUNNING)
+"""Status of a study that has not ended; None: it has not begun."""
 
 
 class Progress:
@@ -90,6 +93,7 @@ class Progress:
         self._asked_until: dict[Link, Step] = {}
         self._done_until: dict[Link, Step] = {}
         self._has_abandoned = False
+        self._began_s: dict[str, Seconds] = {}
         self._steps_heard = 0
         self._requested = [0 for _ in studies]  # as the outlook counts: branches from their steps
 
@@ -123,27 +127,47 @@ class Progress:
 
     @property
     def steps_saved(self) -> int:
-        """Steps that sharing has spared: heard by trials, less those done. Exact at the end."""
+        """Steps that sharing has spared: heard by trials, less those done.
+
+        Exact at the end, if no trial ended on its way: what was done for it beyond is never heard.
+        """
         return max(0, self._steps_heard - self.steps_done)
 
     @property
     def left_s(self) -> Seconds | None:
-        """Seconds that the rest will take; None while nothing is known.
+        """Seconds that the rest will take; None while nothing is known, or nothing more begins.
 
         Assumes that trials train as far as the tuner's outlook says, share as those asked so far
-        do, and get on as fast as until now.
+        do, find nothing more in the store, and get on as fast as until now. Limits of the studies
+        end it earlier.
         """
         requested = sum(self._requested)
-        if not self.steps_done or not requested or self.end_reason:
+        if not self.steps_executed or not requested or self.end_reason or self.is_stopping:
             return None
         expected = sum(map(self._expected_steps, range(len(self.studies))))
         distinct = expected * self.steps_unique / requested
-        return max(0.0, distinct / self.steps_done - 1.0) * self.at_s
+        left_s = max(0.0, distinct - self.steps_done) * self._step_s
+        running = [s for s in self.studies if self.study_status.get(s.name) in _GOES_ON]
+        return min(left_s, max(map(self._allowed_s, running), default=0.0))
+
+    @property
+    def _step_s(self) -> Seconds:
+        """How long a trained step has taken, of all workers' time together."""
+        return self.at_s / self.steps_executed
+
+    def _allowed_s(self, study: Study) -> Seconds:
+        """Return how long a study may go on by its limits."""
+        timeout_s, most = study.limits.timeout_s, study.limits.max_steps_executed
+        began_s = self._began_s.get(study.name, self.at_s)
+        return min(
+            inf if timeout_s is None else max(0.0, began_s + timeout_s - self.at_s),
+            inf if most is None else max(0, most - self.steps_executed) * self._step_s,
+        )
 
     def _expected_steps(self, index: int) -> int:
         """Return the steps that the trials of a study will have asked for in the end."""
         study, requested = self.studies[index], self._requested[index]
-        if self.study_status.get(study.name) not in (None, StudyStatus.RUNNING):
+        if self.study_status.get(study.name) not in _GOES_ON:
             return requested
         size = study.space.size
         n_trials = study.n_trials if size is None else min(study.n_trials, size)
@@ -185,7 +209,8 @@ class Progress:
             case WorkerLeft():
                 self._leave(event.worker)
             case StudyStarted():
-                self.study_status[self.studies[event.study].name] = StudyStatus.RUNNING
+                name = self.studies[event.study].name
+                self.study_status[name], self._began_s[name] = StudyStatus.RUNNING, self.at_s
             case Interrupted():
                 self.is_stopping = True
             case Resumed():
@@ -206,7 +231,9 @@ class Progress:
                 self._ask(self.trials[command.trial], command.step, answered)
             case EndTrial():
                 trial = self.trials[command.trial]
-                self._has_abandoned |= trial.status is TrialStatus.WAITING
+                if trial.status is TrialStatus.WAITING:
+                    self._has_abandoned = True
+                    self._heard_in_passing(trial)
                 self._change(trial, command.status)
                 trial.reason = command.reason
             case RunPath():
@@ -238,7 +265,7 @@ class Progress:
         if trial.link is None:
             trial.link = first_link(study.family, tokens_at(trial.configuration, 0))
         assert trial.link is not None
-        for link, begin, end in _spans(trial.link, trial.configuration, trial.asked, step):
+        for link, begin, end in link_spans(trial.link, trial.configuration, trial.asked, step):
             self.steps_unique += _cover(self._asked_until, link, begin, end)
             trial.link = link
         self.steps_requested += step - trial.asked
@@ -257,7 +284,7 @@ class Progress:
         if stage is None:
             return
         link = stage.start_link
-        spans = _spans(link, stage.configuration, stage.start, event.reached)
+        spans = link_spans(link, stage.configuration, stage.start, event.reached)
         for link, begin, end in spans:
             self.steps_done += _cover(self._done_until, link, begin, end)
         worker, stages = self._paths[event.path]
@@ -307,6 +334,18 @@ class Progress:
             )
         )
 
+    def _heard_in_passing(self, trial: TrialProgress) -> None:
+        """Let a trial that ended on the way have heard what was measured on it."""
+        due = self.studies[trial.id.study].tuner.report_steps
+        if trial.configuration is None or not due:
+            return
+        for link, begin, end in self._history(trial, trial.configuration):
+            for step in due:
+                metrics = self._measured.get(state_key(link, step))
+                if begin < step <= end and metrics is not None and step > trial.step:
+                    self._steps_heard += step - trial.step
+                    trial.step, trial.metrics = step, metrics
+
     def _compare(
         self, study: Study, metrics: Mapping[str, float], step: Step, number: int | None
     ) -> None:
@@ -339,25 +378,7 @@ class Progress:
         self, trial: TrialProgress, configuration: Configuration
     ) -> Iterator[tuple[Link, Step, Step]]:
         link = first_link(self.studies[trial.id.study].family, tokens_at(configuration, 0))
-        return _spans(link, configuration, 0, trial.asked)
-
-
-def _spans(
-    link: Link, configuration: Configuration, start: Step, stop: Step
-) -> Iterator[tuple[Link, Step, Step]]:
-    """Yield the links of a history with the steps [begin, end) that they cover; the last at `stop`.
-
-    Args:
-        link: Of the state at `start`.
-        configuration: The history.
-        start: Where to begin.
-        stop: Where to end.
-    """
-    begin = start
-    for step, tokens in changes(configuration, max(start, 1), stop):
-        yield link, begin, step
-        link, begin = next_link(link, step, tokens), step
-    yield link, begin, stop
+        return link_spans(link, configuration, 0, trial.asked)
 
 
 def _cover(until: dict[Link, Step], link: Link, begin: Step, end: Step) -> int:

@@ -8,10 +8,9 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, TypeAlias, cast, overload
 
 from distributed import Client
 
@@ -21,6 +20,7 @@ from dasktune.errors import BackendError, InvalidStudyError
 from dasktune.runtime.dask import DaskBackend
 from dasktune.runtime.interrupt import interrupts, interrupts_ignored
 from dasktune.runtime.payload import Payload, early_imports, pack
+from dasktune.runtime.place import Place, placed
 from dasktune.runtime.refusal import refuse_unguarded_script, refuse_what_cannot_travel
 from dasktune.runtime.room import Room
 from dasktune.runtime.serial import SerialBackend
@@ -28,10 +28,18 @@ from dasktune.runtime.stage import Workplace
 from dasktune.runtime.stalls import Stalls
 from dasktune.runtime.task import facts_of_process
 from dasktune.store.store import Store
-from dasktune.study.commands import Command
+from dasktune.study.commands import Command, StudyStatus
+from dasktune.study.core import StudyCore
 from dasktune.study.drive import drive
 from dasktune.study.events import BY_USER, Event
-from dasktune.study.extension import as_begun, extended, last_timeline
+from dasktune.study.extension import (
+    as_begun,
+    extended,
+    has_failed,
+    has_failed_in,
+    last_timeline,
+    once_more,
+)
 from dasktune.study.header import changes_since, is_header, write_header
 from dasktune.study.journal import write_entry
 from dasktune.study.result import Result, results_of
@@ -85,8 +93,7 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
 ) -> Result | list[Result]:
     """Run one study, or several that share steps and workers, to the end.
 
-    The same call with the same store goes on where an earlier one was stopped, killed or
-    interrupted; a finished study answers from the store. Ctrl-C stops at the next step boundary,
+    XX Ctrl-C stops at the next step boundary,
     a second one at once; nothing committed is lost.
 
     Args:
@@ -95,7 +102,8 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
             computer are started, and stopped at the end.
         store: Where states and journals are kept; a path or a URL that every worker can reach. For
             `s3://` the usual variables of the environment (AWS_ACCESS_KEY_ID, …) are taken, here
-            and by workers that are started here; elsewhere give a `Store` with `storage_options`.
+            and by workers that are started here; elsewhere give a
+            `dasktune.Store` with `storage_options`.
         workers: How many workers to start on this computer, by default one a core; 0 runs the
             stages in this process, one at a time, for debugging.
         resources: What each slot takes of a worker's resources, such as `{"GPU": 0.5}`; by default
@@ -112,7 +120,7 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
         InvalidStudyError: Something does not fit, before any work starts.
         BackendError: The workers, the store or the journal failed.
     """
-    place = _placed(
+    place = placed(
         client=client,
         store=store,
         workers=workers,
@@ -121,24 +129,21 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
         on_event=on_event,
         verbose=verbose,
     )
-    if isinstance(study, Study):
-        return _run([study], place, _begun)[0]
-    return _run(list(study), place, _begun)
+    results = _run(_studies(study), place, _begun)
+    return results[0] if isinstance(study, Study) else results
 
 
-class Where(TypedDict, total=False):
-    """How and where to run: the keywords of `run`, with the same defaults."""
-
-    client: Client | None
-    store: str | Path | Store
-    workers: int | None
-    resources: Mapping[str, float] | None
-    mends_allocator: bool | None
-    on_event: Callable[[Entry], None] | None
-    verbose: bool
-
-
-def extend(study: Study, **where: Unpack[Where]) -> Result:
+def extend(  # noqa: PLR0913  (the keywords of `run`)
+    study: Study,
+    *,
+    client: Client | None = None,
+    store: str | Path | Store = DEFAULT_STORE,
+    workers: int | None = None,
+    resources: Mapping[str, float] | None = None,
+    mends_allocator: bool | None = None,
+    on_event: Callable[[Entry], None] | None = None,
+    verbose: bool = False,
+) -> Result:
     """Go on with a study as it is described now: more trials, more steps, a larger space.
 
     The trials that there were come first, as they were drawn, and find their states and metrics in
@@ -147,14 +152,44 @@ def extend(study: Study, **where: Unpack[Where]) -> Result:
 
     Args:
         study: Of the name of a study in the store, with the same training code.
-        where: The keywords of `run`.
+        client: Of a running cluster; this and what follows is as for `run`.
+        store: Where the study is.
+        workers: How many to start on this computer.
+        resources: What each slot takes of a worker's resources.
+        mends_allocator: Whether worker processes keep the memory that training frees.
+        on_event: Told every entry of the timeline.
+        verbose: Whether to show a table of trials.
 
     Raises:
         InvalidStudyError: There is no such study, its code has changed, or one of its trials has
             no place in the new space.
         BackendError: The workers, the store or the journal failed.
     """
-    return _run([study], _placed(**where), _extended)[0]
+    place = placed(
+        client=client,
+        store=store,
+        workers=workers,
+        resources=resources,
+        mends_allocator=mends_allocator,
+        on_event=on_event,
+        verbose=verbose,
+    )
+    if not isinstance(study, Study):
+        raise InvalidStudyError(f"extend() got {study!r}; it must be a study, one at a time")
+    return _run([study], place, _extended)[0]
+
+
+def _studies(given: object) -> list[Study]:
+    """Return what is to run together.
+
+    Raises:
+        InvalidStudyError: It is no study, and no sequence of studies.
+    """
+    items = list(given) if isinstance(given, Sequence) else [given]
+    studies = [item for item in items if isinstance(item, Study)]
+    if not studies or len(studies) < len(items):
+        raise InvalidStudyError(f"run() got {given!r}; it must be a study, or a list of studies")
+    return studies
 
 
 _Chosen: TypeAlias = tuple[list[str], list[Study]]
@@ -162,10 +197,15 @@ _Chosen: TypeAlias = tuple[list[str], list[Study]]
 
 
 def _begun(lines: list[str], studies: list[Study]) -> _Chosen:
-    """Go on with the last timeline of a journal, if its studies are these."""
-    if lines and is_header(lines[0]):
-        return lines, as_begun(lines[0], studies)
-    return lines, studies
+    """Go on with the last timeline of a journal, if its studies are these.
+
+    Of one that has failed, with mended code or otherwise described, there is nothing to go on with.
+    """
+    if not lines or not is_header(lines[0]):
+        return lines, studies
+    if changes_since(lines[0], studies) and has_failed(lines):
+        return [], studies
+    return lines, as_begun(lines[0], studies)
 
 
 def _extended(lines: list[str], studies: list[Study]) -> _Chosen:
@@ -183,7 +223,7 @@ def _extended(lines: list[str], studies: list[Study]) -> _Chosen:
 
 def _run(
     studies: list[Study],
-    place: "_Place",
+    place: Place,
     choose: Callable[[list[str], list[Study]], _Chosen],
 ) -> list[Result]:
     """Run studies with the timeline that `choose` makes of the last one in their journal."""
@@ -195,12 +235,16 @@ def _run(
     opened = place.store
     name = journal_name(studies)
     with ExitStack() as stack:
-        stack.enter_context(opened.lock(name))
-        journal = opened.journal(name)
+        journal = opened.journal(name, stack.enter_context(opened.lock(name)))
         stack.callback(journal.close)
         lines, studies = choose(last_timeline(journal.lines()), studies)
         header = [] if lines else [write_header(studies)]
         core, timeline = replay(studies, lines)
+        if has_failed_in(core):
+            _say_what_failed(core)
+            studies = once_more(core)
+            header = [write_header(studies)]
+            core, timeline = replay(studies, [])
         if all(one.has_ended for one in core.runs):
             logger.info("%s has finished before: the result comes from the store", name)
         else:
@@ -238,6 +282,17 @@ def _run(
         return results_of(core, timeline, opened)
 
 
+def _say_what_failed(core: StudyCore) -> None:
+    for one in core.runs:
+        if one.status is StudyStatus.FAILED:
+            logger.warning(
+                "%s failed before (%s): it tries again with the %d trials that it had",
+                one.study.name,
+                one.reason,
+                len(one.trials),
+            )
+
+
 def _warn_of_what_cannot_be_shared(studies: Sequence[Study]) -> None:
     for study in studies:
         if study.tuner.branches:
@@ -250,41 +305,9 @@ def _warn_of_what_cannot_be_shared(studies: Sequence[Study]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Where a run takes place, as the user said it."""
-
-    client: Client | None
-    store: Store
-    workers: int | None
-    resources: Mapping[str, float] | None
-    mends_allocator: bool | None
-    on_event: Callable[[Entry], None] | None
-    verbose: bool
-
-
-def _placed(**where: Unpack[Where]) -> _Place:
-    """Check where to run, open the store, and fill in what the user did not say."""
-    client, workers = where.get("client"), where.get("workers")
-    if client is not None and workers is not None:
-        raise InvalidStudyError(
-            f"workers is {workers} and a client is given too; the client's cluster has its workers"
-        )
-    store = where.get("store", DEFAULT_STORE)
-    return _Place(
-        client=client,
-        store=store if isinstance(store, Store) else Store(store),
-        workers=workers,
-        resources=where.get("resources"),
-        mends_allocator=where.get("mends_allocator"),
-        on_event=where.get("on_event"),
-        verbose=where.get("verbose", False),
-    )
-
-
 def _backend(
     stack: ExitStack,
-    place: _Place,
+    place: Place,
     payloads: Mapping[Digest, Payload],
     *,
     since_s: Seconds,

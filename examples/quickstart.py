@@ -87,15 +87,18 @@ if __name__ == "__main__":
     best = result.best
     if best is None:
         raise SystemExit(result.reason)
-    step_s = result.worker_seconds / result.steps_executed
-    saved_s = step_s * (result.steps_requested - result.steps_executed)
     print(f"best of {len(result.trials)} trials: {best.configuration.text}")
     print(f"accuracy {best.metrics['accuracy']:.3f} after {best.steps} epochs")
     print(
         f"{result.steps_requested} epochs requested, {result.steps_unique} unique, "
         f"{result.steps_executed} trained: merge rate {result.merge_rate:.2f}"
     )
-    print(
-        f"saved about {saved_s:.0f} s of training, at {step_s:.2f} s an epoch; "
-        f"took {result.makespan_s:.0f} s on this computer's cores"
-    )
+    if result.steps_executed:
+        step_s = result.worker_seconds / result.steps_executed
+        saved_s = step_s * (result.steps_requested - result.steps_executed)
+        print(
+            f"saved about {saved_s:.0f} s of training, at {step_s:.2f} s an epoch; "
+            f"took {result.makespan_s:.0f} s on this computer's cores"
+        )
+    else:
+        print("nothing was left to train: every epoch was in the store")

@@ -4,8 +4,11 @@ import ast
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import dasktune as dt
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dasktune"
@@ -64,6 +67,12 @@ def test_import_loads_no_library_of_the_world() -> None:
 
     assert "dasktune" in loaded
     assert not loaded & set(FORBIDDEN_AT_IMPORT)
+
+
+def test_the_face_shows_all_that_it_has() -> None:
+    assert set(dt.__all__) | {"__version__"} <= set(dir(dt))
+    assert all(hasattr(dt, name) for name in dt.__all__)
+    assert dt.__version__ == version("dasktune")
 
 
 def test_pure_modules_load_the_standard_library_only() -> None:

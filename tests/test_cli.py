@@ -308,6 +308,38 @@ def test_explain_needs_the_store_and_not_the_code(inside: Path, told: Told) -> N
     )
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(inside: Path, told: Told) -> None:
+    told("run", "train.py:study", "--workers", "0", "--store", "store")
+
+    process = subprocess.Popen(
+        command("explain", "store", "walk"),
+        cwd=inside,
+        env=environment(inside),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+
+    _, error = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, error) == (0, "")
+
+
+def test_without_an_output_a_run_ends_well(inside: Path) -> None:
+    answer = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command("run", "train.py:study", "--workers=0")],
+        cwd=inside,
+        env=environment(inside),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
 def test_clean_counts_first_and_removes_then(inside: Path, told: Told) -> None:
     told("run", "train.py:study", "--workers", "0", "--store", "store")
     orphan = inside / "store" / "states" / f"{'1' * 64}.{'2' * 64}.state"

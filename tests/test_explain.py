@@ -72,3 +72,27 @@ def test_a_trial_that_is_not_there_is_refused(trial: int) -> None:
     result = dt.simulate(grid(dt.FullTraining(6)), dt.World())
     with pytest.raises(InvalidStudyError, match=f"trial is {trial}; the study has trials 0 to 1"):
         dt.explain(result, trial=trial)
+
+
+def test_a_step_counts_the_trials_that_were_asked_to_stop_there() -> None:
+    """Trials of later brackets train past the first rung of the first one."""
+    study = small_study(
+        sampler=dt.Random(),
+        n_trials=7,
+        tuner=dt.Hyperband(min_steps=2, max_steps=8, reduction_factor=2),
+    )
+    result = dt.simulate(study, dt.World())
+
+    counts = re.findall(r"step (\d+): (\d+) trials asked, (\d+) reported", dt.explain(result))
+
+    reported = {
+        step: sum(any(r.step == step for r in one.reports) for one in result.trials)
+        for step in study.tuner.decision_steps
+    }
+    assert [(int(step), int(told)) for step, _, told in counts] == list(reported.items())
+    assert all(asked == told for _, asked, told in counts)
+
+
+def test_a_study_that_did_not_run_has_no_trials_to_explain() -> None:
+    with pytest.raises(InvalidStudyError, match="trial is 3; a study has no trials before it runs"):
+        dt.explain(grid(dt.FullTraining(6)), trial=3)

@@ -1,10 +1,13 @@
 """The counts agree with the core at every entry; what is shown is seldom, escaped and true."""
 
+import errno
 import io
 import logging
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random as Generator
 from types import ModuleType
 from typing import Any
@@ -190,6 +193,46 @@ def test_time_left_is_known_as_soon_as_a_step_is_done_and_shrinks() -> None:
     assert known[0] == pytest.approx(core.now, rel=0.5)
 
 
+def test_what_was_in_the_store_says_nothing_about_the_time_left() -> None:
+    """A hundred steps of a thousand were there; the second trained one took a second."""
+    study = example(tuner=dt.FullTraining(1000), space={"lr": 0.1}, n_trials=1)
+    progress = Progress([study])
+    progress.take(entries_of(study)[0])
+    progress.at_s, progress.steps_done, progress.steps_executed = 10.0, 110, 10
+
+    assert progress.left_s == pytest.approx((1000 - 110) * 1.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "left_s"),
+    [({"timeout": 60}, 50.0), ({"max_steps_executed": 25}, 15.0), ({"timeout": 5000}, 890.0)],
+)
+def test_time_left_is_no_more_than_the_limits_allow(limit: dict[str, Any], left_s: float) -> None:
+    study = example(tuner=dt.FullTraining(1000), space={"lr": 0.1}, n_trials=1, **limit)
+    progress = Progress([study])
+    progress.take(entries_of(study)[0])
+    progress.at_s, progress.steps_done, progress.steps_executed = 10.0, 110, 10
+
+    assert progress.left_s == pytest.approx(left_s)
+
+
+def test_trials_that_end_on_their_way_have_heard_what_was_measured_there() -> None:
+    study = example(
+        space={"lr": dt.choice([0.1, 0.2, 0.3, 0.4])},
+        sampler=dt.Grid(),
+        tuner=dt.MedianStopping(8, report_every=2, grace_steps=2, min_trials=2),
+    )
+    progress, core, _ = followed([study], dt.World(workers=1, step_s=1.0))
+
+    stopped = [record for record in core.runs[0].trials if record.status is TrialStatus.STOPPED]
+    assert stopped
+    for record in stopped:
+        shown = progress.trials[record.id]
+        assert shown.step == max(report.step for report in record.reports) < shown.asked
+        assert shown.metrics == record.reports[-1].metrics
+    assert progress.steps_saved == 0
+
+
 def test_a_new_driver_forgets_workers_and_that_the_old_one_was_stopped() -> None:
     entries = entries_of(example())
     half = entries[: len(entries) // 2]
@@ -287,8 +330,8 @@ def test_the_line_says_that_a_run_is_stopping() -> None:
     progress = after(4)
     progress.take(Entry(9.0, Interrupted(), ()))
 
-    assert line(progress, 60.0).startswith(f"{STOPPING} | example: ")
-    assert "left" not in line(progress, 60.0)
+    assert line(progress, progress.left_s).startswith(f"{STOPPING} | example: ")
+    assert progress.left_s is None
 
 
 def test_the_line_says_why_nothing_runs_while_nothing_does() -> None:
@@ -423,9 +466,54 @@ def test_a_stream_that_nobody_reads_stops_no_study() -> None:
     stream = io.StringIO()
     stream.close()
 
-    screen = Lines(stream, has_table=False)
-    screen.interrupt()
-    play(screen, Clock(), step_s=20.0).close(at_once=True)
+    for has_table in (False, True):
+        screen = Lines(stream, has_table=has_table)
+        screen.interrupt()
+        play(screen, Clock(), step_s=20.0).close(at_once=True)
+
+
+def test_a_pipe_that_nobody_reads_stops_no_study_and_spares_the_output(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with suppress(BrokenPipeError), os.fdopen(writer, "w") as stream:
+        play(Lines(stream, has_table=True), Clock(), step_s=20.0).close(at_once=False)
+        sys.stdout.write("still heard\n")
+        sys.stdout.flush()
+    assert capfd.readouterr().out == "still heard\n"
+
+
+class Gone(io.StringIO):
+    """A terminal whose other end is closed, from a moment on."""
+
+    is_gone = False
+
+    def write(self, text: str) -> int:
+        if self.is_gone:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().write(text)
+
+
+def test_a_terminal_that_is_gone_stops_no_study() -> None:
+    stream = Gone()
+    console = Console(file=stream, force_terminal=True, width=200, height=30)
+    watch = play(Terminal(console, Clock(), has_table=True), Clock(), step_s=1.0)
+
+    stream.is_gone = True
+    watch.close(at_once=True)
+
+
+def test_where_the_output_is_closed_a_terminal_still_shows_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=200, height=30)
+
+    play(Terminal(console, Clock(), has_table=False), Clock(), step_s=1.0).close(at_once=False)
+
+    assert "example: 2 trials" in stream.getvalue()
 
 
 @pytest.mark.parametrize(("at_once", "words"), [(False, "interrupted"), (True, "stopped at once")])

@@ -6,7 +6,7 @@ Called by the prefix tree and the keys; knows schedules by two questions only, `
 from collections.abc import Iterator
 from heapq import merge
 
-from dasktune.plan.keys import Family, extended, first_link, state_key
+from dasktune.plan.keys import Family, Link, extended, first_link, next_link, state_key
 from dasktune.space.configuration import Configuration
 from dasktune.space.schedule import Schedule
 from dasktune.space.schedule import same_until as schedule_same_until
@@ -102,3 +102,21 @@ def _tagged(
 ) -> Iterator[tuple[Step, str, str]]:
     for step, value in schedule.changes(start, stop):
         yield step, name, token(value)
+
+
+def link_spans(
+    link: Link, configuration: Configuration, start: Step, stop: Step
+) -> Iterator[tuple[Link, Step, Step]]:
+    """Yield the links of a history with the steps [begin, end) that they cover; the last at `stop`.
+
+    Args:
+        link: Of the state at `start`.
+        configuration: The history.
+        start: Where to begin.
+        stop: Where to end.
+    """
+    begin = start
+    for step, tokens in changes(configuration, max(start, 1), stop):
+        yield link, begin, step
+        link, begin = next_link(link, step, tokens), step
+    yield link, begin, stop
