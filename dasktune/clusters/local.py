@@ -32,7 +32,8 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # so that its sums repeat
     # Workers import the user's script before they are told their GPU. By this, torch can be asked
-    # there whether there are GPUs, and CUDA does not fix then which ones it sees.
+    # there whether there are GPUs, and CUDA does not fix then which ones it sees (parts of GPUs
+    # that have names of their own, MIG, excepted).
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
@@ -158,12 +159,15 @@ def worker_options(
         "dashboard": False,
         "silence_logs": logging.ERROR,
     }
+    # This comes after the import of the user's script: CUDA itself may be asked again, which knows
+    # whether it works. If it was used there, it goes on to see all GPUs, and the place among them
+    # says which one is meant.
+    environment = {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}
     if gpus:
         place = number % len(gpus)
         options["resources"] = {"GPU": 1}
-        # This comes after the import of the user's script. If CUDA was used there, it goes on to
-        # see all of them, and the place among them says which one is meant.
-        options["env"] = {"CUDA_VISIBLE_DEVICES": gpus[place], "DASKTUNE_GPU": str(place)}
+        environment |= {"CUDA_VISIBLE_DEVICES": gpus[place], "DASKTUNE_GPU": str(place)}
+    options["env"] = environment
     return {"cls": Nanny, "options": options}
 
 

@@ -45,6 +45,9 @@ from dasktune.study.ports import Trainable
 from dasktune.study.study import Study
 from dasktune.units import Seconds, Step
 
+_LEAST_PATIENCE_S = 600.0
+"""For another run in a process of its own; this one may have its data already."""
+
 _REPEATABLE = (
     "draw from the global generators, which are seeded before each step, or seed your own from "
     "the seed of setup(); depend neither on time, nor on id(), nor on the order of a set"
@@ -193,8 +196,7 @@ def _repeating(rehearsal: Rehearsal) -> Generator[Finding, None, _Run | None]:
 
 def _elsewhere(rehearsal: Rehearsal, run: _Run, unchecked: list[str]) -> Iterator[Finding]:
     try:
-        # A process has to start and to read its data, which this one may have had already.
-        other = elsewhere(rehearsal, 60.0 + 10.0 * run.seconds)
+        other = elsewhere(rehearsal, max(_LEAST_PATIENCE_S, 10.0 * run.seconds))
     except AloneError as error:
         unchecked.append(f"not compared with another process: {error}")
         return

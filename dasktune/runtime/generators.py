@@ -13,6 +13,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -104,11 +105,11 @@ class _LateLibraries(MetaPathFinder):
     """
 
     def __init__(self) -> None:
-        self._seeds: dict[str, int] = {}
+        self._seeds: dict[str, tuple[int, int]] = {}  # and the thread that trains
 
     def expect(self, name: str, seed: int) -> None:
         """Have a library seeded as soon as it is loaded."""
-        self._seeds[name] = seed
+        self._seeds[name] = seed, get_ident()
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
@@ -134,8 +135,10 @@ class _LateLibraries(MetaPathFinder):
             try:
                 load(module)
             finally:
-                random.setstate(python_state)  # what a library draws while it is loaded is its own
-            _SEEDING[name](module, self._seeds.pop(name))
+                if get_ident() == self._seeds[name][1]:  # else a step may be drawing meanwhile
+                    random.setstate(python_state)  # what a library draws at first is its own
+            seed, _ = self._seeds.pop(name)  # of the step that is on now
+            _SEEDING[name](module, seed)
 
         loader.exec_module = load_and_seed
 

@@ -126,6 +126,16 @@ def are_classes(outputs: Answer, targets: Answer) -> bool:
     return not is_other and outputs.ndim == targets.ndim + 1
 
 
+def flattened(outputs: Answer, targets: Answer) -> tuple[Answer, Answer]:
+    """Make of images or rows of classes, (N, C, ...) and (N, ...), a row of samples.
+
+    What is no such pair comes back as it is.
+    """
+    if not are_classes(outputs, targets) or targets.ndim < 2:  # noqa: PLR2004
+        return outputs, targets
+    return outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
+
+
 def moved(batch: Answer, device: torch.device) -> Answer:
     """Bring the tensors of a batch to a device."""
     match batch:

@@ -28,19 +28,16 @@ _lock = Lock()
 def origin(trainable: object) -> Origin | None:
     """Identify a trainable within this process; None if it cannot be.
 
-    In a study its fingerprint does, so no data set serves two states whose keys differ by the code.
-    Elsewhere its pickle does, which holds the code of a class of a script or a notebook, and of one
-    that came by value, but not of a class that can be imported. Equal ones may differ by accident
+    Its pickle does, which tells apart several instances that one trainable is made of, and holds
+    the code of a class of a script or a notebook, and of one that came by value. It lacks that of a
+    class that can be imported; in a study the fingerprint has it. Equal ones may differ by accident
     of pickling.
     """
-    name = training_code_name()
-    if name is not None:
-        return type(trainable), name
     try:
         content = cloudpickle.dumps(trainable)
     except Exception:  # whatever its attributes raise; it works all the same, only not as fast
         return None
-    return type(trainable), sha256(content).hexdigest()
+    return type(trainable), f"{training_code_name()} {sha256(content).hexdigest()}"
 
 
 def kept(maker: Origin | None, hook: str, read: Callable[[], Samples]) -> Samples:

@@ -10,13 +10,13 @@ from copy import deepcopy
 from typing import Any, TypeAlias
 
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import ASGD, Optimizer
 
 Piece: TypeAlias = Any
 """A part of an optimizer's state: a tensor, a number, or a collection of them."""
 
 _ON_CPU: Set[object] = frozenset({"step", "mu_product"})
-"""Numbers that torch's optimizers keep on the CPU, unless they are capturable or fused."""
+"""Numbers that stay on the CPU unless an optimizer is capturable or fused; but for ASGD."""
 
 
 def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
@@ -36,6 +36,8 @@ def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         for number, parameter in zip(saved_group["params"], group["params"], strict=False):
             if number in state and parameter in optimizer.state:
                 mended = _mended(state[number], optimizer.state[parameter], on_cpu)
+                if isinstance(optimizer, ASGD):  # it computes with its count where the parameter is
+                    mended["step"] = mended["step"].to(parameter.device)
                 optimizer.state[parameter] = mended
 
 

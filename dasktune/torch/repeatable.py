@@ -48,10 +48,18 @@ def repeatable(device: torch.device, *, strict: bool) -> Iterator[None]:
                 if _REFUSAL not in str(error):
                     raise
                 raise StageError(
-                    f"training must give the same bits each time, and torch refused ({error}); "
-                    "use another operation, or set the trainable's attribute deterministic to "
-                    "False: then a state that has to be made again may differ"
+                    "training must give the same bits each time, and torch refused "
+                    f"({error}); {_advice(str(error))}"
                 ) from error
+
+
+def _advice(refusal: str) -> str:
+    if _CUBLAS in refusal:  # older versions of torch ask once in a process, at the first use
+        return f"start the process with {_CUBLAS}=:4096:8 in its environment"
+    return (
+        "use another operation, or set the trainable's attribute deterministic to False: then a "
+        "state that has to be made again may differ"
+    )
 
 
 @contextmanager

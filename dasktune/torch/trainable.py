@@ -107,6 +107,8 @@ class TorchTrainable(ABC):
 
     def loss(self, outputs: Content, targets: Content, hp: HyperParameters) -> Tensor:  # noqa: ARG002
         """Return what is made small, one number; by default the mean cross entropy."""
+        if isinstance(outputs, Tensor) and outputs.is_cuda:
+            outputs, targets = answers.flattened(outputs, targets)  # else its sum does not repeat
         return nn.functional.cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Content, targets: Content) -> Mapping[str, float]:
@@ -162,8 +164,8 @@ class TorchTrainable(ABC):
         self.close()
         maker = origin(self)
         device = chosen_device()
-        if answers.truth(self.deterministic, "deterministic"):
-            prepare(device)
+        answers.truth(self.deterministic, "deterministic")
+        prepare(device)  # in any case: who trains here next may want it, and it is asked for once
         module = answers.instance(self.model(hp), nn.Module, "model(hp)").to(device)
         optimizer = answers.instance(self.optimizer(module, hp), Optimizer, "optimizer(model, hp)")
         if type(self).update_groups is TorchTrainable.update_groups:

@@ -94,16 +94,21 @@ def test_gpus_are_those_that_this_process_may_use(tmp_path: Path) -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == []
 
 
+CUDA_ITSELF = {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}
+"""Once the script is imported, CUDA is asked whether it works: NVML knows only what is built in."""
+
+
 def test_each_worker_is_told_its_gpu_by_name_and_by_its_place_among_all() -> None:
     told: list[Any] = [worker_options(i, ["3", "GPU-8a"])["options"] for i in range(3)]
     assert [one["env"] for one in told] == [
-        {"CUDA_VISIBLE_DEVICES": "3", "DASKTUNE_GPU": "0"},
-        {"CUDA_VISIBLE_DEVICES": "GPU-8a", "DASKTUNE_GPU": "1"},
-        {"CUDA_VISIBLE_DEVICES": "3", "DASKTUNE_GPU": "0"},
+        {"CUDA_VISIBLE_DEVICES": "3", "DASKTUNE_GPU": "0", **CUDA_ITSELF},
+        {"CUDA_VISIBLE_DEVICES": "GPU-8a", "DASKTUNE_GPU": "1", **CUDA_ITSELF},
+        {"CUDA_VISIBLE_DEVICES": "3", "DASKTUNE_GPU": "0", **CUDA_ITSELF},
     ]
     assert all(one["resources"] == {"GPU": 1} for one in told)
     without: Any = worker_options(0, [])["options"]
-    assert not {"env", "resources"} & without.keys()
+    assert without["env"] == CUDA_ITSELF
+    assert "resources" not in without
 
 
 PLACES = """

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import numpy as np
@@ -221,6 +222,21 @@ def test_a_late_library_is_seeded_once_and_leaves_other_generators(
     assert len(module.seeds) == 3
     assert importlib.import_module(late) is module
     assert "exec_module" not in vars(module.__loader__)
+    sys.modules.pop(late)
+
+
+def test_a_library_that_another_thread_imports_takes_nothing_back_from_a_step(
+    late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.may_load", True, raising=False)
+    seed_generators(0, 5)
+    _, second = random.random(), random.random()
+    seed_generators(0, 5)
+    thread = Thread(target=importlib.import_module, args=(late,))
+    thread.start()
+    thread.join()  # what was drawn meanwhile, here by the library itself, stays drawn
+
+    assert random.random() == second
     sys.modules.pop(late)
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import Subset, TensorDataset, random_split
 import dasktune as dt
 from dasktune.errors import StageError
 from dasktune.store.codec import encode
+from dasktune.study.training_code import training_code
 from dasktune.torch import TorchTrainable, datasets
 from dasktune.torch.batches import Batch
 from dasktune.torch.loader import Knobs, Loader
@@ -80,6 +81,15 @@ def test_data_is_read_once_in_a_process_and_only_when_needed() -> None:
 
     fresh(Reading(14), constant).evaluate()
     assert reads == ["train 12", "eval 12", "eval 14"]
+
+
+def test_instances_that_one_trainable_is_made_of_read_their_own() -> None:
+    """Folds of an ensemble, say: within a study all have the fingerprint of the whole."""
+    reads.clear()
+    with training_code("ensemble"):
+        for n in (16, 18, 16):
+            fresh(Reading(n), constant).evaluate()
+    assert reads == ["eval 16", "eval 18"]
 
 
 def test_another_class_of_the_same_name_reads_its_own() -> None:
