@@ -93,8 +93,9 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
 ) -> Result | list[Result]:
     """Run one study, or several that share steps and workers, to the end.
 
-    XX Ctrl-C stops at the next step boundary,
-    a second one at once; nothing committed is lost.
+    The same call with the same store goes on where an earlier one was stopped, killed or
+    interrupted; what has finished answers from the store, and what failed tries again. Ctrl-C stops
+    at the next step boundary, a second one at once; nothing committed is lost.
 
     Args:
         study: One study, or a sequence.

@@ -87,7 +87,7 @@ class Link:
         self._line = client.scheduler_comm
         client.scheduler_comm.interval = _BATCHING_S
         self._may_have_given_code = True
-        self.has_code = self._may_have_given_code = self._register(code)
+        self.has_code = self._register(code)  # some workers may have it though another refused
         self.has_leases = self._register(Sharing())
         self._close_ear()
         self._ear = _Ear(self.news, hear)

@@ -108,10 +108,12 @@ def has_failed(lines: Sequence[str]) -> bool:
 
 
 def has_failed_in(core: StudyCore) -> bool:
-    """Say whether all studies have ended, and one because trials failed."""
-    return all(one.has_ended for one in core.runs) and any(
-        one.status is StudyStatus.FAILED for one in core.runs
-    )
+    """Say whether all studies have ended because trials failed.
+
+    Beside one that has completed none tries again: its limits would begin anew, and its tuner
+    could decide otherwise. The one that failed can be run by itself.
+    """
+    return all(one.status is StudyStatus.FAILED for one in core.runs)
 
 
 def once_more(core: StudyCore) -> list[Study]:

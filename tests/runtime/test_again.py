@@ -90,3 +90,18 @@ def test_steps_of_a_stage_that_failed_are_counted(notes: Notes, store: Store) ->
     assert result.steps_executed == len(trained)
     assert result.steps_recomputed > 0
     assert result.worker_seconds > 0
+
+
+def test_what_failed_beside_a_study_that_completed_is_left_as_it_is(
+    notes: Notes, store: Store
+) -> None:
+    studies = [of(notes), study_of(Walk(str(notes.folder)), name="whole")]
+    before = run(studies, store=store, workers=0)
+    assert [result.status for result in before] == [StudyStatus.FAILED, StudyStatus.COMPLETED]
+    n_calls = len(notes.calls)
+
+    Path(notes.folder, "data").touch()
+    again = run(studies, store=store, workers=0)
+
+    assert [result.status for result in again] == [StudyStatus.FAILED, StudyStatus.COMPLETED]
+    assert len(notes.calls) == n_calls
