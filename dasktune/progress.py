@@ -9,6 +9,7 @@ links are the same. One number is kept for each link, up to `_MOST_LINKS` of the
 histories count as sharing nothing, so that what is said to be saved is never too much.
 """
 
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
@@ -340,9 +341,10 @@ class Progress:
         if trial.configuration is None or not due:
             return
         for link, begin, end in self._history(trial, trial.configuration):
-            for step in due:
+            # Only keys of steps that lie there: each is a digest, and there may be many spans.
+            for step in due[bisect_right(due, max(begin, trial.step)) : bisect_right(due, end)]:
                 metrics = self._measured.get(state_key(link, step))
-                if begin < step <= end and metrics is not None and step > trial.step:
+                if metrics is not None:
                     self._steps_heard += step - trial.step
                     trial.step, trial.metrics = step, metrics
 

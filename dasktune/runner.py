@@ -28,7 +28,7 @@ from dasktune.runtime.stage import Workplace
 from dasktune.runtime.stalls import Stalls
 from dasktune.runtime.task import facts_of_process
 from dasktune.store.store import Store
-from dasktune.study.commands import Command, StudyStatus
+from dasktune.study.commands import Command
 from dasktune.study.core import StudyCore
 from dasktune.study.drive import drive
 from dasktune.study.events import BY_USER, Event
@@ -103,8 +103,8 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
             computer are started, and stopped at the end.
         store: Where states and journals are kept; a path or a URL that every worker can reach. For
             `s3://` the usual variables of the environment (AWS_ACCESS_KEY_ID, …) are taken, here
-            and by workers that are started here; elsewhere give a
-            `dasktune.Store` with `storage_options`.
+            and by workers that are started here; elsewhere give a `dasktune.Store` with
+            `storage_options`.
         workers: How many workers to start on this computer, by default one a core; 0 runs the
             stages in this process, one at a time, for debugging.
         resources: What each slot takes of a worker's resources, such as `{"GPU": 0.5}`; by default
@@ -200,7 +200,7 @@ _Chosen: TypeAlias = tuple[list[str], list[Study]]
 def _begun(lines: list[str], studies: list[Study]) -> _Chosen:
     """Go on with the last timeline of a journal, if its studies are these.
 
-    Of one that has failed, with mended code or otherwise described, there is nothing to go on with.
+    One that has failed, and has mended code or is described otherwise now, begins anew.
     """
     if not lines or not is_header(lines[0]):
         return lines, studies
@@ -285,13 +285,12 @@ def _run(
 
 def _say_what_failed(core: StudyCore) -> None:
     for one in core.runs:
-        if one.status is StudyStatus.FAILED:
-            logger.warning(
-                "%s failed before (%s): it tries again with the %d trials that it had",
-                one.study.name,
-                one.reason,
-                len(one.trials),
-            )
+        logger.warning(
+            "%s failed before (%s): it tries again with the %d trials that it had",
+            one.study.name,
+            one.reason,
+            len(one.trials),
+        )
 
 
 def _warn_of_what_cannot_be_shared(studies: Sequence[Study]) -> None:

@@ -9,7 +9,7 @@ import dasktune as dt
 from dasktune.samplers.sampler import NewSteps, Sampler, SamplerContext, SamplerRun
 from dasktune.space.search_space import Point
 from dasktune.study.study import Study
-from dasktune.tuners.tuner import Tuner
+from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
 
 
 class Nothing:
@@ -32,6 +32,25 @@ class Nothing:
 
     def load_state_dict(self, state: object) -> None:
         pass
+
+
+class OwnTuner(Tuner):
+    """A tuner of a user's own, which says nothing of itself."""
+
+    compares = False
+
+    def __init__(self, steps: int = 8) -> None:
+        self.steps = steps
+
+    @property
+    def decision_steps(self) -> tuple[int, ...]:
+        return (self.steps,)
+
+    def outlook(self, n_trials: int) -> tuple[int, ...]:
+        return (n_trials,)
+
+    def start(self, context: TunerContext) -> TunerRun:
+        return dt.FullTraining(self.steps).start(context)
 
 
 SPACE: dict[str, object] = {

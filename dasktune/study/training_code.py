@@ -1,7 +1,7 @@
 """Tell training code, while it is set up, by which name its results are kept.
 
-What it keeps in the process beyond one instance (a data set) may serve another instance of the same
-name, and no other: their states stand under the same keys anyway.
+What it keeps in the process beyond one instance (a data set) may serve an equal instance of the
+same name, and none of another: that may have read it by other code.
 """
 
 from collections.abc import Iterator

@@ -17,9 +17,9 @@ from dasktune.study.commands import StudyStatus
 from dasktune.study.events import StageFinished
 from dasktune.study.recall import recall
 from dasktune.study.result import Result
-from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
+from dasktune.tuners.tuner import Tuner
 from tests.runtime.trainables import Notes, Raises, Walk, study_of
-from tests.worlds import SPACE
+from tests.worlds import SPACE, OwnTuner
 
 
 @pytest.fixture
@@ -173,25 +173,6 @@ class Falling:
         return falling(self.rate)(step)
 
 
-class Mine(Tuner):
-    """A tuner of the user's own, which says nothing of itself."""
-
-    compares = False
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    @property
-    def decision_steps(self) -> tuple[int, ...]:
-        return (self.steps,)
-
-    def outlook(self, n_trials: int) -> tuple[int, ...]:
-        return (n_trials,)
-
-    def start(self, context: TunerContext) -> TunerRun:
-        return dt.FullTraining(self.steps).start(context)
-
-
 FULL = dt.FullTraining(6)
 
 EXTENDED: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -222,12 +203,12 @@ EXTENDED: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("case", EXTENDED)
-@pytest.mark.parametrize("tuner", [FULL, Mine(6)], ids=["ours", "mine"])
+@pytest.mark.parametrize("tuner", [FULL, OwnTuner(6)], ids=["ours", "mine"])
 def test_a_study_with_functions_of_the_step_is_extended(
     notes: Notes, store: Store, case: str, tuner: Tuner
 ) -> None:
     spaces = [{"lr": made(), "momentum": dt.choice([0.9, 0.8])} for made in EXTENDED[case]]
-    longer = Mine(8) if isinstance(tuner, Mine) else dt.FullTraining(8)
+    longer = OwnTuner(8) if isinstance(tuner, OwnTuner) else dt.FullTraining(8)
     before = run(walk_study(notes, space=spaces[0], tuner=tuner, n_trials=3), store=store,
                  workers=0)  # fmt: skip
     more = walk_study(notes, space=spaces[1], tuner=longer, n_trials=4)
@@ -245,7 +226,7 @@ def test_a_study_with_functions_of_the_step_is_extended(
 def test_a_study_made_anew_goes_on(notes: Notes, store: Store) -> None:
     def made() -> dt.Study:
         space = {"lr": dt.choice([falling(0.1), Falling(0.2)]), "momentum": 0.9}
-        return walk_study(notes, space=space, tuner=Mine(6), n_trials=2)
+        return walk_study(notes, space=space, tuner=OwnTuner(6), n_trials=2)
 
     before = run(made(), store=store, workers=0)
     assert outcomes_by_value(run(made(), store=store, workers=0)) == outcomes_by_value(before)
@@ -292,9 +273,9 @@ def test_a_function_with_other_values_is_another_one(notes: Notes, store: Store)
 def test_a_changed_study_with_a_tuner_of_the_users_is_refused_in_one_sentence(
     notes: Notes, store: Store
 ) -> None:
-    run(walk_study(notes, tuner=Mine(6), n_trials=1), store=store, workers=0)
+    run(walk_study(notes, tuner=OwnTuner(6), n_trials=1), store=store, workers=0)
     with pytest.raises(InvalidStudyError, match=r"max_steps of study was 6 and is 8.*dasktune"):
-        run(walk_study(notes, tuner=Mine(8), n_trials=1), store=store, workers=0)
+        run(walk_study(notes, tuner=OwnTuner(8), n_trials=1), store=store, workers=0)
     with pytest.raises(BackendError, match=r"dasktune\.run\(study\) gives their result"):
         dt.load_result("study", store=store)
 

@@ -22,9 +22,8 @@ from dasktune.study.result import Result
 from dasktune.study.study import Study
 from dasktune.study.timeline import replay
 from dasktune.trial import Report, TrialStatus
-from dasktune.tuners.tuner import Tuner, TunerContext, TunerRun
 from tests.space.strategies import finite_spaces
-from tests.worlds import Nothing, random_studies, small_study
+from tests.worlds import Nothing, OwnTuner, random_studies, small_study
 
 STEPS = 12
 
@@ -128,25 +127,6 @@ class MineSilently(Mine):
     __repr__ = object.__repr__
 
 
-class TunerSilently(Tuner):
-    """A tuner of the user's that says nothing of itself."""
-
-    compares = False
-
-    def __init__(self, steps: int = 8) -> None:
-        self.steps = steps
-
-    @property
-    def decision_steps(self) -> tuple[int, ...]:
-        return (self.steps,)
-
-    def outlook(self, n_trials: int) -> tuple[int, ...]:
-        return (n_trials,)
-
-    def start(self, context: TunerContext) -> TunerRun:
-        return dt.FullTraining(self.steps).start(context)
-
-
 SCHEDULES: dict[str, tuple[Callable[[], Any], str]] = {
     "partial": (lambda: partial(at_each, 0.1), "partial(at_each, 0.1)"),
     "partial by name": (
@@ -182,7 +162,7 @@ def test_functions_of_the_step_have_one_name_in_every_process(case: str) -> None
         lambda: small_study(space={"lr": dt.join([Line(0.1), 0.1], at=[dt.choice([3])])}),
         lambda: small_study(sampler=MineSilently(), n_trials=3),
         lambda: small_study(sampler=dt.PrefixAware(MineSilently()), n_trials=3),
-        lambda: small_study(tuner=TunerSilently()),
+        lambda: small_study(tuner=OwnTuner()),
     ],
 )
 def test_a_study_made_anew_is_no_change(made: Callable[[], Study]) -> None:
@@ -195,9 +175,9 @@ def test_a_study_made_anew_is_no_change(made: Callable[[], Study]) -> None:
 
 
 def test_another_sampler_or_tuner_of_the_users_is_a_change() -> None:
-    line = write_header([small_study(sampler=MineSilently(), tuner=TunerSilently(), n_trials=3)])
+    line = write_header([small_study(sampler=MineSilently(), tuner=OwnTuner(), n_trials=3)])
 
-    other = small_study(sampler=Mine(), tuner=TunerSilently(9), n_trials=3)
+    other = small_study(sampler=Mine(), tuner=OwnTuner(9), n_trials=3)
 
     assert changes_since(line, [other]) == (
         "max_steps of study was 8 and is 9",
