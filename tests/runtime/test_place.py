@@ -81,5 +81,5 @@ def test_only_one_study_is_extended_at_a_time(tmp_path: Path) -> None:
 
 def test_misspelt_keywords_are_refused_by_both_doors() -> None:
     for door in (dt.run, dt.extend):
-        with pytest.raises(TypeError, match="sotre"):
-            door(small_study(), sotre="here")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="storre"):
+            door(small_study(), storre="here")  # type: ignore[call-arg]
