@@ -82,7 +82,7 @@ def test_a_study_gives_configuration_seed_and_metric() -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("names", "words"),
-    [(["error", "tme"], "no 'tme',"), (["errro", "time", "los"], "no 'errro' and no 'los',")],
+    [(["error", "tme"], "no 'tme',"), (["fault", "time", "los"], "no 'fault' and no 'los',")],
 )
 def test_each_metric_of_a_study_is_looked_for(names: list[str], words: str) -> None:
     study = dt.Study(
