@@ -9,6 +9,7 @@ list that begins with its kind:
     ["ordered", _metadata or null, k, v, ...]     OrderedDict, as torch's Module.state_dict gives it
     ["int", hex]  ["float", 8 bytes]  ["complex", 16 bytes]  ["text", UTF-8 with surrogates]
     ["bytes", buffer]  ["bytearray", buffer]  ["pickle", buffer]
+    ["octets", bytes]                             bytes in a member of a set
     ["array", dtype, shape, order, buffer]  ["scalar", dtype, bytes]  ["npstr", ..]  ["npbytes", ..]
     ["tensor", dtype, buffer or null, offset, shape, strides, requires_grad, is_parameter]
     ["size", ...]                                                        torch.Size
@@ -52,6 +53,7 @@ class NodeWriter:
         self._allow_pickle = allow_pickle
         self._tensors = Tensors(self.buffers)
         self._path: list[str] = []
+        self._sets_around = 0
         self._writers: dict[type, Callable[[Any], Node]] = {
             type(None): lambda value: value,
             bool: lambda value: value,
@@ -59,7 +61,7 @@ class NodeWriter:
             float: _float_node,
             complex: lambda value: ["complex", struct.pack(">dd", value.real, value.imag).hex()],
             str: _text_node,
-            bytes: lambda value: ["bytes", self._raw(value)],
+            bytes: self._bytes,
             bytearray: lambda value: ["bytearray", self._raw(value)],
             list: lambda value: ["list", *self._items(value)],
             tuple: lambda value: ["tuple", *self._items(value)],
@@ -115,6 +117,13 @@ class NodeWriter:
     def _raw(self, value: bytes | bytearray) -> int:
         return self.buffers.add(len(value), lambda: memoryview(value))
 
+    def _bytes(self, value: bytes) -> Node:
+        # Numbers of buffers would follow the order of a set in memory, which is another one in
+        # every process, and so would the bytes of equal states.
+        if self._sets_around:
+            return ["octets", value.hex()]
+        return ["bytes", self._raw(value)]
+
     def _items(self, values: Iterable[object]) -> list[Node]:
         nodes = []
         for index, value in enumerate(values):
@@ -134,7 +143,9 @@ class NodeWriter:
 
     def _members(self, values: Iterable[object]) -> list[Node]:
         self._path.append("{...}")
+        self._sets_around += 1
         nodes = [self._hashable(value, "member of a set") for value in values]
+        self._sets_around -= 1
         self._path.pop()
         # A set has no order of its own, and equal states are to give equal bytes.
         return sorted(nodes, key=json.dumps)
@@ -172,6 +183,7 @@ class NodeReader:
             "complex": lambda node, _: complex(*struct.unpack(">dd", bytes.fromhex(node[1]))),
             "text": lambda node, _: bytes.fromhex(node[1]).decode("utf-8", "surrogatepass"),
             "bytes": lambda node, _: bytes(buffers.taken(node[1])),
+            "octets": lambda node, _: bytes.fromhex(node[1]),
             "bytearray": lambda node, _: bytearray(buffers.taken(node[1])),
             "pickle": lambda node, _: pickle.loads(buffers.taken(node[1])),
             "list": self._items,
@@ -224,7 +236,9 @@ class NodeReader:
         return ordered
 
 
-_ALWAYS_HASHABLE = {"int", "float", "complex", "text", "bytes", "scalar", "npstr", "npbytes"}
+_ALWAYS_HASHABLE = {
+    *("int", "float", "complex", "text", "bytes", "octets", "scalar", "npstr", "npbytes")
+}
 
 
 def _is_hashable(node: Node) -> bool:

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from dasktune.errors import BackendError, StageError
 from dasktune.store.buffers import aligned
 from dasktune.store.codec import Encoding, decode, encode, encode_to
-from tests.store.states import DTYPES, STATES, bits, same, tensor_of
+from tests.store.states import DTYPES, KEYS, STATES, bits, same, tensor_of
 
 ROOT = Path(__file__).parent.parent.parent
 HEADER = struct.Struct("<8sHHIQQ")
@@ -88,6 +88,19 @@ def test_equal_states_give_equal_bytes(state: object) -> None:
 
     assert encode(copy.deepcopy(state)) == data
     assert encode(decode(data)) == data
+
+
+@given(st.sets(KEYS, min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_a_set_is_written_alike_in_whatever_order_it_was_filled(
+    members: set[Any], shuffle: random.Random
+) -> None:
+    # 32 bytes in a table of 128 places meet often enough to lie in another order each time.
+    many = [*members, *(bytes([number]) for number in range(32))]
+    shuffled = shuffle.sample(many, len(many))
+
+    assert encode({"nested": {(None, frozenset(many))}}) == encode(
+        {"nested": {(None, frozenset(shuffled))}}
+    )
 
 
 @given(STATES)
