@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dasktune.errors import BackendError, StageError
@@ -86,8 +86,10 @@ def test_a_decoded_state_is_the_encoded_one_in_every_type_and_bit(state: object)
 def test_equal_states_give_equal_bytes(state: object) -> None:
     data = encode(state)
 
-    assert encode(copy.deepcopy(state)) == data
     assert encode(decode(data)) == data
+    copied = copy.deepcopy(state)
+    assume(same(copied, state))  # torch copies an expanded Parameter into a layout of its own
+    assert encode(copied) == data
 
 
 @given(st.sets(KEYS, min_size=1, max_size=6), st.randoms(use_true_random=False))
