@@ -28,6 +28,7 @@ from dasktune.runtime.plugins import TrainingCode
 from dasktune.runtime.sent import Answers, SentPath, answer_from_store, outcome_of, submit
 from dasktune.runtime.task import Task, stop_path, want_state
 from dasktune.runtime.timers import Timers
+from dasktune.runtime.unheard import Unheard
 from dasktune.runtime.watchdog import Rounds
 from dasktune.runtime.workforce import Workforce
 from dasktune.store.store import Store
@@ -91,9 +92,9 @@ class DaskBackend:
         self._payloads = payloads
         self._looks_inside = looks_inside
         self._mends_allocator = mends_allocator
-        self._zero_s = monotonic() - since_s
         self._timers = Timers()
-        self._events: deque[tuple[Event, Seconds]] = deque()
+        self._unheard = Unheard(monotonic, since_s)
+        self._tell = self._unheard.tell
         self._paths: dict[int, SentPath] = {}
         self._broken_off: set[Digest] = set()  # stages whose worker was lost: it may have committed
         self._link = Link(client, topic)
@@ -113,9 +114,10 @@ class DaskBackend:
         """Begin what a command wishes."""
         match command:
             case RunPath():
-                path = SentPath(command, deque(command.stages))
-                self._paths[command.path] = path
-                self._begin(path)
+                if not self._unheard.excuses(command.worker):
+                    path = SentPath(command, deque(command.stages))
+                    self._paths[command.path] = path
+                    self._begin(path)
             case StopPath():
                 self._stop(command)
             case ReportDemand():
@@ -123,7 +125,7 @@ class DaskBackend:
             case SetTimer(study=study, at_s=at_s):
                 fired = TimerFired(study=study)
                 self._timers.set(
-                    at_s - (monotonic() - self._zero_s),
+                    at_s - self._unheard.now_s,
                     lambda: self._link.news.put(lambda: self._tell(fired)),
                 )
             case ReturnWorker():
@@ -134,8 +136,8 @@ class DaskBackend:
         while True:
             if monotonic() >= self._look_s:
                 self._look()
-            if self._events:
-                return self._events.popleft()
+            if self._unheard:
+                return self._unheard.next()
             self._link.flush()
             try:
                 patience_s = _RELEASE_S if self._answers.are_new else _LOOK_EVERY_S
@@ -168,9 +170,6 @@ class DaskBackend:
         self._timers.close()
         with self._open:
             self._link.leave()
-
-    def _tell(self, event: Event) -> None:
-        self._events.append((event, monotonic() - self._zero_s))
 
     # --- the cluster --------------------------------------------------------------------------
 
@@ -231,7 +230,7 @@ class DaskBackend:
         for number in list(self._paths):
             self._advance(number)  # news of what Dask gave up, or lost, do not come by themselves
         self._rounds.go({path.command.worker for path in self._paths.values() if path.pending})
-        if not self._events:  # else the core does not know yet
+        if not self._unheard:  # else the core does not know yet
             self.on_look()
 
     def _hangs(self, worker: WorkerId, why: str) -> None:

@@ -13,6 +13,7 @@ from dasktune.plan.stage import Stage
 from dasktune.runtime.answers import events_of
 from dasktune.runtime.payload import Payload
 from dasktune.runtime.stage import Hooks, Order, Workplace, run_stage
+from dasktune.runtime.unheard import Unheard
 from dasktune.study.commands import Command, RunPath, SetTimer, StopPath
 from dasktune.study.events import Event, Interrupted, MetricsReported, TimerFired, WorkerJoined
 from dasktune.units import Digest, Seconds, Step, WorkerId
@@ -43,9 +44,8 @@ class SerialBackend:
         """
         self._workplace = workplace
         self._payloads = payloads
-        self._clock = clock
-        self._zero_s = clock() - since_s
-        self._events: deque[tuple[Event, Seconds]] = deque()
+        self._unheard = Unheard(clock, since_s)
+        self._tell = self._unheard.tell
         self._looks_inside = looks_inside
         self._path: int = 0
         self._stages: deque[Stage] = deque()
@@ -65,14 +65,14 @@ class SerialBackend:
 
     def next_event(self) -> tuple[Event, Seconds]:
         """Return what happened, or make something happen: run the next stage to its end."""
-        while not self._events:
+        while not self._unheard:
             self._fire_timers()
-            if self._events:
+            if self._unheard:
                 break
             if not self._stages:
                 raise BackendError("nothing is running and nothing is to come")
             self._run_one(self._stages.popleft())
-        return self._events.popleft()
+        return self._unheard.next()
 
     def inject(self, event: Event) -> None:
         """Let the core hear something that the driver found out by itself."""
@@ -109,13 +109,9 @@ class SerialBackend:
             self._stages.clear()
 
     def _due_timers(self) -> list[SetTimer]:
-        now = self._clock() - self._zero_s
-        return [timer for timer in self._timers if timer.at_s <= now]
+        return [timer for timer in self._timers if timer.at_s <= self._unheard.now_s]
 
     def _fire_timers(self) -> None:
         for timer in self._due_timers():
             self._timers.remove(timer)
             self._tell(TimerFired(study=timer.study))
-
-    def _tell(self, event: Event) -> None:
-        self._events.append((event, self._clock() - self._zero_s))

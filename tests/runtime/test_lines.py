@@ -27,6 +27,7 @@ from dasktune.study.commands import Command, RunPath
 from dasktune.study.core import StudyCore
 from dasktune.study.events import Event, PathHeld, StageFinished, StudyStarted, WorkerLeft
 from dasktune.trial import TrialStatus
+from dasktune.units import WorkerId
 from tests.runtime.trainables import Walk, study_of
 
 
@@ -81,7 +82,7 @@ class Line:
     def flush(self) -> None:
         messages, self._outbox = self._outbox, []
         for verb, facts in messages:
-            if self.topic in self.world.lines:
+            if self.topic in self.world.lines and not self.is_cut_off:
                 self.world.sharing._hear(self.topic, verb, self.topic, **facts)
 
     async def last_words(self, _worker: str) -> None:
@@ -185,8 +186,8 @@ class Driver:
         """Take in all that there is, and do not wait for more."""
         while True:
             self.line.flush()
-            if self.backend._events:
-                self.take(*self.backend._events.popleft())
+            if self.backend._unheard:
+                self.take(*self.backend._unheard.next())
                 continue
             try:
                 self.line.news.get_nowait()()
@@ -375,6 +376,53 @@ def test_a_line_that_is_lost_again_and_again_is_nobodys_death(world: World, tmp_
     assert not any(event.died for event in left)
     assert {event.reason for event in left} == {"the Dask scheduler did not answer"}
     assert not any(run.status is TrialStatus.FAILED for run in one.core.runs[0].trials)
+
+
+def one_busy_and_one_idle(world: World, folder: Path) -> tuple[Driver, RunPath]:
+    """Two trials with nothing in common, one of them through."""
+    one = Driver(world, "one", folder, space={"lr": 0.1, "width": dt.choice([4, 8]), "batch": 8})
+    world.add_worker("a")
+    world.add_worker("b")
+    settle(one)
+    first, second = (one.paths[number] for number in one.training)
+    for stage in second.stages:
+        one.finish(stage, second.path)
+    settle(one)
+    assert one.training == [first.path]
+    return one, first
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_no_path_goes_to_a_worker_whose_loss_the_core_is_still_to_hear_of(
+    world: World, tmp_path: Path, comes_back: bool
+) -> None:
+    one, path = one_busy_and_one_idle(world, tmp_path)
+    one.line.changes.extend([False, True] if comes_back else [False])
+    one.look()
+    sent_to = [each.worker for each in one.paths.values()]
+    assert len(sent_to) == 3, "the core did not try the idle worker"
+    assert not one.backend._paths, "nobody will answer it"
+    assert not any(event.died for event in one.events if isinstance(event, WorkerLeft))
+    if comes_back:
+        one.look()
+        settle(one)
+        (again,) = one.training
+        assert one.paths[again].stages == path.stages
+        assert len(one.backend._paths) == 1
+
+
+def test_a_worker_that_dies_before_a_path_was_sent_to_it_has_broken_nothing_off(
+    world: World, tmp_path: Path
+) -> None:
+    one, path = one_busy_and_one_idle(world, tmp_path)
+    (idle,) = {"a", "b"} - {path.worker}
+    one.backend._worker_left(path.worker)
+    one.backend._worker_left(WorkerId(idle))
+    settle(one)
+    assert len(one.paths) == 3, "the core did not try the idle worker"
+    assert not one.backend._paths
+    left = [event for event in one.events if isinstance(event, WorkerLeft)]
+    assert [event.died for event in left] == [True, False]
 
 
 @pytest.mark.parametrize("ends_in_order", [True, False])
