@@ -77,6 +77,23 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
         else:
             self._tell(self._leases.worker_leaving(topic))
 
+    def add_client(self, scheduler: Scheduler, client: str) -> None:
+        """Release the stages that a client sent by a line that it has lost, and knows no more.
+
+        One that is back before its old line is found to be gone begins with no wishes here, and
+        Dask never looks at the old ones again.
+        """
+        if not self._leases.of_client(client):
+            return
+        state = scheduler.clients[client]
+        orphans = [
+            task
+            for task in scheduler.tasks.values()
+            if state in (task.who_wants or ()) and str(task.key).startswith("dasktune_")
+        ]
+        state.wants_what.update(orphans)
+        scheduler.client_releases_keys([task.key for task in orphans], client)
+
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Take back what the drivers of a client that is gone had."""
         for topic in self._leases.of_client(client):

@@ -36,15 +36,17 @@ class Stalls:
         self._show = show
         self._clock = clock
         self._since_s: Seconds | None = None
+        self._heard_s = core.now
         self._shown = ""
         self._logged = ""
 
     def look(self) -> None:
         """Look; call it every second or so."""
         text = self._text()
-        if not text:
+        if not text or self._core.now != self._heard_s:  # it may have run since the last look
             self._since_s = None
-        elif self._since_s is None:
+            self._heard_s = self._core.now
+        if text and self._since_s is None:
             self._since_s = self._clock()
         lasts = self._since_s is not None and self._clock() - self._since_s >= STALLED_AFTER_S
         shown = text if lasts else ""

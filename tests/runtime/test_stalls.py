@@ -7,7 +7,7 @@ import pytest
 import dasktune as dt
 from dasktune.runtime.stalls import STALLED_AFTER_S, Stalls
 from dasktune.study.core import StudyCore
-from dasktune.study.events import StudyStarted, WorkerJoined
+from dasktune.study.events import StudyStarted, WorkerJoined, WorkerLeft
 from dasktune.units import WorkerId
 from tests.worlds import small_study
 
@@ -56,6 +56,18 @@ def test_what_changes_is_said_anew_and_taken_back_when_something_runs(logged: An
     assert [text.endswith("answered yet") for text in watched.shown] == [True, False, False]
     assert watched.shown[-1] == ""
     assert len(logged()) == 2
+
+
+def test_two_short_stalls_are_no_long_one_where_nobody_looked_between_them(logged: Any) -> None:  # noqa: ANN401
+    watched = Watched("a has not answered yet")
+    watched.look(0.0)
+    watched.core.handle(WorkerJoined(worker=WorkerId("a")), 1.0)
+    watched.core.handle(WorkerLeft(worker=WorkerId("a"), died=True), 99.0)
+    watched.look(99.0)
+    watched.look(STALLED_AFTER_S / 2)
+    assert watched.shown == []
+    watched.look(STALLED_AFTER_S / 2)
+    assert len(watched.shown) == len(logged()) == 1
 
 
 def test_waiting_for_others_is_shown_and_is_no_warning(logged: Any) -> None:  # noqa: ANN401
