@@ -277,7 +277,7 @@ def _run(
                     backend.inject(loss)
 
             drive(core, backend, record, resumes=bool(timeline.entries), settled=journal.sync_soon)
-            room.pin_best(core)
+            room.at_end(core)
             if core.why_stopped not in (None, BY_USER):
                 raise BackendError(f"{core.why_stopped}, then make the same call again")
         return results_of(core, timeline, opened)

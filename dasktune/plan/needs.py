@@ -1,4 +1,4 @@
-"""Say which stored states something may still begin from; the others can be made again, or not."""
+"""Say which states something may still begin from; the others can be made again, or not."""
 
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,11 @@ if TYPE_CHECKING:
 
 
 def needed_states(plan: SearchPlan) -> set[Digest]:
-    """Return the keys of the nearest stored states above all that is owed or may yet be asked for.
+    """Return the keys of the states that what is owed, or may yet be asked for, begins from.
 
-    That is, above each owed edge, and above where each unstopped trial has come to. O(plan).
+    That is the nearest stored states above each owed edge, and above where each unstopped trial has
+    come to. And the ends of owed edges: a worker may have stored them, and be about to say so.
+    O(plan).
     """
     ends = [vertex for vertex in plan.tree.vertices() if vertex.is_owed]
     ends += [
@@ -20,7 +22,7 @@ def needed_states(plan: SearchPlan) -> set[Digest]:
         for trial in plan.trials.values()
         if trial.is_live
     ]
-    keys = set()
+    keys = {vertex.key for vertex in ends if vertex.is_owed}
     for vertex in ends:
         at: Vertex | None = vertex
         while at is not None and (not at.is_stored or at.is_owed):

@@ -16,7 +16,9 @@ from dasktune.study.timeline import Timeline
 from dasktune.units import Digest
 
 _EVERY = 8
-"""Commits between two looks at the store: a look lists all of it."""
+"""Commits between two looks at the store, at most: a look lists all of it, and others fill it."""
+_LARGER = 2
+"""How many times larger than the mean of those that are there a new state is expected to be."""
 
 
 class Room:
@@ -27,30 +29,43 @@ class Room:
 
         Args:
             store: With or without a limit.
-            name: Of the run, under which its best states are pinned.
+            name: Of the run, under which its states are pinned.
         """
         self._store = store
         self._name = name
-        self._n_commits = 0
+        self._n_left = 0
+        """Commits that there is certainly room for, as far as is known."""
 
     def after(self, event: Event, core: StudyCore) -> Iterator[StateLost]:
         """Make room if an event has added a state and there is too little; yield what is lost."""
         if self._store.limit_bytes is None or not isinstance(event, StageFinished):
             return
-        self._n_commits += 1
-        if self._n_commits % _EVERY:
+        self._n_left -= 1
+        if self._n_left >= 0:
             return
-        best = self.pin_best(core)
-        protected = needed_states(core.plan) | best | self._store.pinned()
-        for record in self._store.evict(protected):
+        needed = needed_states(core.plan) | _best(core)
+        self._store.pin(self._name, needed)  # others that share the store may be evicting too
+        for record in self._store.evict(needed | self._store.pinned()):
             yield StateLost(state=record.key)
+        self._n_left = self._fits()
 
-    def pin_best(self, core: StudyCore) -> set[Digest]:
-        """Pin the best state of each study of a run, and return their keys."""
-        best = {
-            key_of(result.study.family, result.best.configuration, result.best.steps)
-            for result in results_of(core, Timeline())
-            if result.best is not None
-        }
-        self._store.pin(self._name, best)
-        return best
+    def at_end(self, core: StudyCore) -> None:
+        """Keep the best state of each study, and if there is too little room only the best."""
+        self._store.pin(self._name, _best(core))
+        if self._store.limit_bytes is not None:
+            self._store.evict(self._store.pinned())
+
+    def _fits(self) -> int:
+        """Return how many commits may come before the next look."""
+        limit_bytes = self._store.limit_bytes or 0
+        used_bytes = self._store.used_bytes()
+        expected_bytes = _LARGER * used_bytes / max(len(self._store.keys()), 1)
+        return min(int((limit_bytes - used_bytes) / max(expected_bytes, 1)), _EVERY)
+
+
+def _best(core: StudyCore) -> set[Digest]:
+    return {
+        key_of(result.study.family, result.best.configuration, result.best.steps)
+        for result in results_of(core, Timeline())
+        if result.best is not None
+    }
