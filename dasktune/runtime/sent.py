@@ -19,7 +19,7 @@ from dasktune.study.commands import RunPath
 from dasktune.study.events import Event, MetricsReported
 from dasktune.units import Digest, WorkerId
 
-_HELD = 32
+HELD = 32
 """How many tasks that have answered are held; each would be a message to its worker by itself."""
 
 
@@ -82,7 +82,7 @@ class Answers:
         """Release a future whose task has answered, once there are many or time for it."""
         self._futures.append(future)
         self.are_new = True
-        if len(self._futures) >= _HELD:
+        if len(self._futures) >= HELD:
             self.sweep()
 
     def sweep(self, *, everything: bool = False) -> None:

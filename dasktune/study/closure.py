@@ -11,26 +11,28 @@ What is reached only through a string (`getattr`, `import_module`) isn't seen.
 import ast
 import linecache
 import sys
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from copy import copy
-from functools import cached_property, lru_cache
 from importlib.util import resolve_name
+from itertools import chain
 from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from dasktune.errors import InvalidStudyError
 from dasktune.study.compiled import (
+    NOT_WHAT_RUNS,
     ChangedSourceError,
-    Codes,
     FunctionNode,
-    codes_of,
+    ModuleCode,
     is_as_imported,
+    is_statement_changed,
     lambdas_at,
+    module_code,
     refuse_if_changed,
 )
 from dasktune.study.content import user_module
+from dasktune.study.executed import executed_code
+from dasktune.study.source_file import SourceFile, compiled, parse
 
 Namespace: TypeAlias = Mapping[str, Any]
 """The globals of a module."""
@@ -198,74 +200,21 @@ def defaults(function: FunctionType, node: FunctionNode) -> Iterator[tuple[str, 
 # Where code is written
 
 
-class _File:
-    """One parsed source, with its functions by first line and its classes by qualified name."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
-        self.functions: dict[int, list[FunctionNode]] = defaultdict(list)
-        self.classes: dict[str, list[ast.ClassDef]] = defaultdict(list)
-        self.bindings: dict[str, list[ast.AST]] = defaultdict(list)
-        for node, name in _binding_nodes(tree.body):
-            self.bindings[name].append(node)
-        stack: list[tuple[ast.AST, str]] = [(tree, "")]
-        while stack:
-            node, prefix = stack.pop()
-            stack.extend(
-                (child, self._enter(child, prefix)) for child in ast.iter_child_nodes(node)
-            )
-
-    @cached_property
-    def codes(self) -> Codes:
-        """What the functions are compiled to."""
-        return codes_of(self._tree)
-
-    def _enter(self, node: ast.AST, prefix: str) -> str:
-        if isinstance(node, ast.ClassDef):
-            self.classes[prefix + node.name].append(node)
-            return f"{prefix}{node.name}."
-        if isinstance(node, FunctionNode):
-            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-            line = min(place.lineno for place in [node, *decorators])
-            self.functions[line].append(node)
-            return f"{prefix}{getattr(node, 'name', '<lambda>')}.<locals>."
-        return prefix
-
-
-def _binding_nodes(body: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
-    """Pair the module-level names with what gives them their values, also inside if, try, with."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node, node.name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            for alias in node.names:
-                alone = copy(node)
-                alone.names = [alias]
-                yield alone, alias.asname or alias.name.partition(".")[0]
-        elif getattr(node, "body", None) is None or isinstance(node, ast.expr):
-            names = (name for name in ast.walk(node) if isinstance(name, ast.Name))
-            yield from ((node, name.id) for name in names if isinstance(name.ctx, ast.Store))
-        else:
-            children = list(ast.iter_child_nodes(node))
-            if isinstance(node, ast.For):  # its body is no part of what its target is
-                children[:2] = [ast.Assign(targets=[node.target], value=node.iter)]
-            yield from _binding_nodes(children)
-
-
 class Sources:
     """The sources that one fingerprint needs, each read and parsed once."""
 
     def __init__(self) -> None:
-        self._files: dict[str, _File | None] = {}
+        self._files: dict[str, SourceFile | None] = {}
+        self._executed: dict[int, ModuleCode] = {}
 
-    def _file(self, filename: str, namespace: Namespace) -> _File | None:
+    def _file(self, filename: str, namespace: Namespace) -> SourceFile | None:
         if filename not in self._files:
             linecache.checkcache(filename)
             lines = linecache.getlines(filename, dict(namespace))
-            self._files[filename] = _parse("".join(lines)) if filename != "<string>" else None
+            self._files[filename] = parse("".join(lines)) if filename != "<string>" else None
         return self._files[filename]
 
-    def _files_of(self, namespace: Namespace) -> Iterator[_File]:
+    def _files_of(self, namespace: Namespace) -> Iterator[SourceFile]:
         """Yield the file of a module, or the cells of a notebook, newest first."""
         names: Iterable[str] = ()
         if namespace.get("__file__"):
@@ -275,7 +224,37 @@ class Sources:
             # What never was a file has no date of change.
             names = (name for name, entry in entries if len(entry) > 1 and entry[1] is None)
         files = (self._file(name, namespace) for name in names)
-        yield from (file for file in files if file is not None)
+        yield from (file for file in files if file is not None and file.tree is not None)
+
+    def _executed_in(self, namespace: Namespace) -> ModuleCode:
+        key = id(namespace)
+        if key not in self._executed:
+            self._executed[key] = module_code(executed_code(namespace))
+        return self._executed[key]
+
+    def refuse_if_edited(
+        self, trees: Iterable[ast.AST], namespace: Namespace, qualname: str = ""
+    ) -> None:
+        """Refuse statements that are not those that their module was run from, where that is known.
+
+        Args:
+            trees: What the file says now; nothing in memory need show it.
+            namespace: The globals of the module.
+            qualname: Of a class.
+
+        Raises:
+            ChangedSourceError: The file was edited since.
+        """
+        filename = str(namespace.get("__file__"))
+        file = self._file(filename, namespace) if is_as_imported(namespace, filename) else None
+        if file is None:
+            return
+        now, executed = compiled(file, filename), self._executed_in(namespace)
+        for tree in trees:
+            known = chain([now], file.endings(tree))
+            if all(is_statement_changed(tree, qualname, each, executed) for each in known):
+                where = f"at line {getattr(tree, 'lineno', 1)} of {filename!r}"
+                raise ChangedSourceError(f"the source {where} {NOT_WHAT_RUNS}")
 
     def function(self, function: FunctionType) -> FunctionNode:
         """Find the syntax tree of a function.
@@ -288,14 +267,22 @@ class Sources:
             if PurePath(filename).name != PurePath(code.co_filename).name:
                 continue
             file = self._file(filename, namespace)
-            if file and is_as_imported(function):
-                refuse_if_changed(function, file.codes)
+            if file and is_as_imported(namespace, code.co_filename):
+                now = compiled(file, filename)
+                refuse_if_changed(function, now, self._executed_in(namespace))
             nodes = file.functions[code.co_firstlineno] if file else []
             same = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
             if code.co_name == "<lambda>":
                 same = lambdas_at(code, same)
             if len(same) == 1 or len({normal_form(node) for node in same}) == 1:
+                self.refuse_if_edited(same[:1], namespace)  # decorators and defaults
                 return same[0]
+        if code.co_filename.startswith("<") and hasattr(function, "__wrapped__"):
+            raise InvalidStudyError(
+                f"{code.co_qualname!r} is a wrapper that a decorator generated as "
+                f"{code.co_filename!r}, and no file shows what it does: leave off that decorator, "
+                "or use one whose wrapper is written in a file"
+            )
         raise InvalidStudyError(
             f"the source of {code.co_qualname!r} isn't found at line {code.co_firstlineno} of "
             f"{code.co_filename!r}: define it in a file or a notebook cell, on a line of its own, "
@@ -322,6 +309,9 @@ class Sources:
         Args:
             cls: A class of the user's.
             functions: Its methods: their code says where it is written, which no class does.
+
+        Raises:
+            ChangedSourceError: Its file no longer compiles.
         """
         qualname = cls.__qualname__
         for function in functions:
@@ -336,6 +326,7 @@ class Sources:
         for file in self._files_of(namespace):
             if file.classes[qualname]:
                 return max(file.classes[qualname], key=lambda node: node.lineno), namespace
+        self.refuse_if_edited([], namespace)  # its file may be no Python any more
         return None
 
     def bindings(
@@ -376,11 +367,3 @@ class Sources:
                 if self._reads_location(*self.bindings(home, name, value), seen):
                     return True
         return False
-
-
-@lru_cache(maxsize=64)  # for studies that are made one after the other
-def _parse(source: str) -> _File | None:
-    try:
-        return _File(ast.parse(source)) if source else None
-    except SyntaxError:
-        return None

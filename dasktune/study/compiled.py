@@ -4,14 +4,23 @@ Called by `closure`. A function knows a file and a line; what stands there now n
 imported. So a module that Python compiled by itself is compiled once more from its file as it is,
 and a function must have the code that this gives. Modules that something else made (rewritten
 assertions, checkers of types, cells of a notebook, archives) are taken at their word.
+
+Statements leave no code behind: they are compared with what `executed` finds of their module.
 """
 
+import __future__
+
 import ast
+import dis
+import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
+from itertools import zip_longest
 from types import CodeType, FunctionType
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from dasktune.errors import InvalidStudyError
 
@@ -19,62 +28,158 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 """Whatever makes a function."""
 
 Codes: TypeAlias = Mapping[tuple[str, int], list[CodeType]]
-"""The code of functions by qualified name and first line."""
+"""The code of functions and classes by qualified name and first line."""
+
+_SILENT = frozenset(
+    {"EXTENDED_ARG", "JUMP_FORWARD", "NOP", "RESUME", "RETURN_CONST", "RETURN_VALUE"}
+)
+"""Instructions that depend on what else is in a module, such as whether a statement is its last."""
+
+_JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
+
+
+NOT_WHAT_RUNS = (
+    "is not what runs: reload what was edited since it was imported and make the trainable anew"
+)
+"""What to do about it, too."""
 
 
 class ChangedSourceError(InvalidStudyError):
     """The file of a function says something else than what runs: nothing can stand for it."""
 
 
-def codes_of(tree: ast.Module) -> Codes:
-    """Compile a module as an import does, and give the code of all functions in it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCode:
+    """What a module was, or would be, run from."""
+
+    codes: Codes
+    """Its functions and classes; none if nothing is known."""
+    done: Mapping[int, list[tuple[str, object]]]
+    """Instructions of its statements, by line, with their arguments."""
+
+
+def module_code(code: CodeType | None) -> ModuleCode:
+    """Take the code of a module apart; None: nothing is known of it."""
     found: dict[tuple[str, int], list[CodeType]] = defaultdict(list)
-    pending = [compile(tree, "<module>", "exec", dont_inherit=True)]
+    pending = [] if code is None else [code]
     while pending:
-        code = pending.pop()
-        found[code.co_qualname, code.co_firstlineno].append(code)
-        pending += _inner(code)
-    return found
+        inner = pending.pop()
+        found[inner.co_qualname, inner.co_firstlineno].append(inner)
+        pending += _inner(inner)
+    return ModuleCode(codes=found, done={} if code is None else _done(code))
 
 
-def is_as_imported(function: FunctionType) -> bool:
-    """Say whether the code of a function must be what its file, compiled, gives."""
-    namespace, filename = function.__globals__, function.__code__.co_filename
+def is_as_imported(namespace: Mapping[str, Any], filename: str) -> bool:
+    """Say whether the code of a module must be what this file, compiled, gives."""
     spec = namespace.get("__spec__")  # a script has none
     loader = namespace.get("__loader__") if spec is None else getattr(spec, "loader", None)
     return type(loader) is SourceFileLoader and namespace.get("__file__") == filename
 
 
-def refuse_if_changed(function: FunctionType, codes: Codes) -> None:
+def refuse_if_changed(function: FunctionType, file: ModuleCode, executed: ModuleCode) -> None:
     """Refuse a function that runs something else than its file says.
 
     Args:
         function: Of the user's.
-        codes: What its file gives now.
+        file: What its file gives now.
+        executed: What the import gave.
 
     Raises:
         ChangedSourceError: The file was edited since, or something has rewritten the code.
     """
     code = function.__code__
-    same = codes.get((code.co_qualname, code.co_firstlineno), [])
-    if len(same) > 1:  # lambdas of one line
-        places = list(code.co_positions())
-        same = [other for other in same if list(other.co_positions()) == places]
-    if not any(_does_the_same(code, other) for other in same):
+    same = file.codes.get((code.co_qualname, code.co_firstlineno), [])
+    if len(same) > 1 and _places(code):  # lambdas of one line
+        columns = list(code.co_positions())
+        same = [o for o in same if not _places(o) or list(o.co_positions()) == columns]
+    if any(_does_the_same(code, other) for other in same):
+        return
+    written, ran = (_called(code.co_qualname, known.codes) for known in (file, executed))
+    what = _what_differs(code, written)
+    place = f"{code.co_qualname!r} at line {code.co_firstlineno} of {code.co_filename!r}"
+    if ran and all(map(_is_same, ran, written)) and len(ran) == len(written):
         raise ChangedSourceError(
-            f"the source of {code.co_qualname!r} at line {code.co_firstlineno} of "
-            f"{code.co_filename!r} is not what runs: reload what was edited since it was imported "
-            "and make the trainable anew, or leave off a decorator that rewrites code"
+            f"the code of {place} is not what its import has made, which is as the file says: "
+            "make the trainable anew if it is older than a reload, else leave off the decorator "
+            f"or tool that replaces code ({what})"
         )
+    raise ChangedSourceError(
+        f"the source of {place} {NOT_WHAT_RUNS}, or leave off a decorator that rewrites code "
+        f"({what})"
+    )
+
+
+def is_statement_changed(
+    node: ast.AST, qualname: str, file: ModuleCode, executed: ModuleCode
+) -> bool:
+    """Say whether a statement of a module is another one than was run, if this is known.
+
+    Args:
+        node: As the file has it now; functions and classes with their decorators.
+        qualname: Of a class; it may be inside a function.
+        file: What the file gives now.
+        executed: What the import gave.
+    """
+    if not executed.codes:
+        return False
+    lines = lines_of(node)
+    if any(file.done.get(line) != executed.done.get(line) for line in lines):
+        return True
+    key = (qualname, lines.start)
+    ours, theirs = (known.codes.get(key, []) for known in (file, executed))
+    return list(map(_essence, ours)) != list(map(_essence, theirs))
+
+
+def lines_of(node: ast.AST) -> range:
+    """Give the lines of a statement, with its decorators."""
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.stmt | ast.expr)]
+    first = min(getattr(part, "lineno", sys.maxsize) for part in parts)
+    return range(first, 1 + max(getattr(part, "end_lineno", None) or 0 for part in parts))
+
+
+def _called(qualname: str, codes: Codes) -> list[CodeType]:
+    found = sorted((key for key in codes if key[0] == qualname), key=lambda key: key[1])
+    return [code for key in found for code in codes[key]]
+
+
+def _what_differs(code: CodeType, written: list[CodeType]) -> str:
+    if not written:
+        return "no such function is in the file"
+    moved = [other for other in written if _does_the_same(code, other)]
+    if moved:
+        return f"it is at line {moved[0].co_firstlineno} of the file now"
+    nearest = min(written, key=lambda other: abs(other.co_firstlineno - code.co_firstlineno))
+    names = sorted(_names(code) ^ _names(nearest))
+    if names:
+        return f"the two differ in names: {', '.join(map(repr, names[:8]))}"
+    is_constant = _values(code) != _values(nearest)
+    return f"the two differ in {'constants' if is_constant else 'instructions'}"
+
+
+def _names(code: CodeType) -> set[str]:
+    own = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    return own.union(*map(_names, _inner(code)))
+
+
+def _values(code: CodeType) -> list[object]:
+    own = [_constant(value) for value in code.co_consts if not isinstance(value, CodeType)]
+    return [*own, *map(_values, _inner(code))]
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:
     return (constant for constant in code.co_consts if isinstance(constant, CodeType))
 
 
+# Equal code
+
+
 def _does_the_same(a: CodeType, b: CodeType) -> bool:
     """Say whether two codes are one, wherever they are written."""
     return _essence(a) == _essence(b)
+
+
+def _is_same(a: CodeType, b: CodeType) -> bool:
+    return a.co_firstlineno == b.co_firstlineno and _does_the_same(a, b)
 
 
 def _essence(code: CodeType) -> tuple[object, ...]:
@@ -106,15 +211,35 @@ def _constant(value: object) -> object:
             return repr(value)
 
 
+def _done(code: CodeType) -> Mapping[int, list[tuple[str, object]]]:
+    """List the instructions of a module by line, but not what depends on the next statement."""
+    done: dict[int, list[tuple[str, object]]] = defaultdict(list)
+    instructions = list(dis.get_instructions(code))
+    for instruction, following in zip_longest(instructions, instructions[1:]):
+        is_end = following is not None and following.opname == "RETURN_VALUE"  # returns None
+        if is_end or instruction.opname in _SILENT or instruction.positions is None:
+            continue
+        argument = None if instruction.opcode in _JUMPS else _constant(instruction.argval)
+        done[instruction.positions.lineno or 0].append((instruction.opname, argument))
+    return done
+
+
+# Lambdas of one line
+
+
 def lambdas_at(code: CodeType, candidates: list[FunctionNode]) -> list[FunctionNode]:
-    """Keep the lambda whose body holds the positions of the code, of nested ones the innermost."""
-    places = [
-        ((line, column), (end_line, end_column))
-        for line, end_line, column, end_column in code.co_positions()
-        if line and end_line and column is not None and end_column
-    ]
-    if not places:  # Python 3.12 has none for a constant, and may run without any
-        return [node for node in candidates if _symbols(_lambda_code(node)) == _symbols(code)]
+    """Keep the lambda whose body holds the positions of the code, of nested ones the innermost.
+
+    Code may be without columns: that of a constant is in Python 3.12, and so is all that a process
+    without debug ranges compiles or loads. Then the lambda that compiles to the code is kept.
+    """
+    places = _places(code)
+    if not places:
+        return (
+            candidates
+            if len(candidates) == 1
+            else [node for node in candidates if _compiles_to(node, code)]
+        )
     first, last = min(start for start, _ in places), max(end for _, end in places)
     around = {
         (body.lineno, body.col_offset): node
@@ -126,11 +251,25 @@ def lambdas_at(code: CodeType, candidates: list[FunctionNode]) -> list[FunctionN
     return [around[max(around)]] if around else []
 
 
-def _lambda_code(node: FunctionNode) -> CodeType:
-    whole = compile(ast.Expression(cast("ast.Lambda", node)), "", "eval")
-    return next(code for code in whole.co_consts if isinstance(code, CodeType))
+def _places(code: CodeType) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Give where the code's instructions begin and end, as far as it knows."""
+    return [
+        ((line, column), (end_line, end_column))
+        for line, end_line, column, end_column in code.co_positions()
+        if line and end_line and column is not None and end_column
+    ]
 
 
-def _symbols(code: CodeType) -> str:
-    inner = [value.co_name if isinstance(value, CodeType) else value for value in code.co_consts]
-    return ascii((inner, code.co_names, code.co_varnames))
+def _compiles_to(node: FunctionNode, code: CodeType) -> bool:
+    """Say whether a lambda gives a code, if the names that this takes from outside are there."""
+    around = [ast.arg(arg=name) for name in code.co_freevars]
+    outside = ast.arguments(posonlyargs=[], args=around, kwonlyargs=[], kw_defaults=[], defaults=[])
+    tree = ast.Expression(ast.Lambda(args=outside, body=cast("ast.Lambda", node)))
+    flags = code.co_flags & __future__.annotations.compiler_flag
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            whole = compile(ast.fix_missing_locations(tree), "", "eval", flags, dont_inherit=True)
+    except (SyntaxError, ValueError):  # a name that no argument can have
+        return False
+    found = next(inner for outer in _inner(whole) for inner in _inner(outer))
+    return _does_the_same(found.replace(co_flags=code.co_flags), code)

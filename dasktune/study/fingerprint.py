@@ -257,6 +257,7 @@ class _Graph:
             return self._sourceless_class(cls)
         tree, namespace = definition
         methods = self._sources.functions(functions)
+        self._sources.refuse_if_edited([tree], namespace, cls.__qualname__)
         index = self._add(id(cls), normal_form(tree, methods), cls.__qualname__)
         references = References([tree], methods)
         self._pending.append(lambda: self._link_references(index, references, namespace))
@@ -337,6 +338,7 @@ class _Graph:
                 return found
         if not trees:
             return self._of(value, path)  # refused again, now for good
+        self._sources.refuse_if_edited(trees, home)
         index = self._add(key, "; ".join(normal_form(tree) for tree in trees), name)
         self._pending.append(lambda: self._link_references(index, References(trees), home))
         return index
