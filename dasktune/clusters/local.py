@@ -9,6 +9,11 @@ What Dask's defaults get wrong for training is set right here, on clusters that 
 * no work stealing: a path stays where its model is;
 * the allocator's defaults: Dask starts workers with a trim threshold at which every step of a
   training loop returns its memory to the kernel and faults it in again.
+
+The number of workers is fixed. Dask's own adaptive scaling does not fit: its target knows no
+resources, it expects each stage to last as the latest ones did whatever their length, and it scales
+down by starting running stages anew elsewhere. The Kubernetes operator builds on it, scales only
+its default group, and takes its victims from any.
 """
 
 import logging

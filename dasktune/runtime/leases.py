@@ -41,6 +41,8 @@ class Leases:
     def __init__(self) -> None:
         self._drivers: dict[str, _Driver] = {}
         self._workers: dict[str, Resources] = {}
+        # Dask's own account is not asked: a worker's `used_resources` stay wrong once a task was
+        # stolen, and how busy a worker seems is judged there by tasks of any length.
         self._free: dict[str, None] = {}  # in the order in which they became free
 
     @property

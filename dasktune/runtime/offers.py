@@ -10,6 +10,8 @@ Resources: TypeAlias = Mapping[str, float]
 
 def slot_resources(asked: Resources | None, offered: Resources) -> Resources:
     """Return what a slot takes of a worker's resources; by default a GPU if it has one."""
+    # Of just this name. DASK_DISTRIBUTED__WORKER__RESOURCES__GPU gives Dask a `gpu`, for which a
+    # task that asks for `GPU` waits for ever: by default such a worker is used without asking.
     if asked is not None:
         return asked
     return {"GPU": 1.0} if "GPU" in offered else {}

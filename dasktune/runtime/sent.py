@@ -143,6 +143,11 @@ def submit(
             path the worker that it is pinned to.
         resources: What it takes of a worker's resources.
     """
+    # Dask fixes workers, resources, priority and retries of a key when it first sees it. Nothing
+    # here has to change them later: what is tried again is another key, and nothing waits behind a
+    # path, so that none needs a priority. There is no `allow_other_workers`: with a resource that
+    # nobody offers it breaks the scheduler's bookkeeping (dask/distributed#4792), and it lets a
+    # stage whose worker is gone run where the resource is not.
     is_first = isinstance(after, str)
     return client.submit(
         run_task,
