@@ -53,7 +53,7 @@ def why_no_worker(
         }
         return (
             f"each slot takes {_listed(takes)}, and of the cluster's {_workers(len(cluster))} none "
-            f"offers more than {_listed(most)}"
+            f"offers more than {_listed(most)}{_other_case(takes, cluster)}"
         )
     silent = sorted(usable & set(awaited))
     if silent:
@@ -70,6 +70,14 @@ def why_no_worker(
         why = f"{refused[0]}: {left_out[refused[0]]}"
         said.append(f"{_workers(len(refused))} {_be(refused)} left out ({why})")
     return ", and ".join(said)
+
+
+def _other_case(takes: Resources, cluster: Mapping[str, Mapping[str, Any]]) -> str:
+    """Name what is offered under the same name in other letters: variables make them small."""
+    offered = {name for facts in cluster.values() for name in facts.get("resources") or {}}
+    asked = {name.lower() for name in takes}
+    alike = sorted(name for name in offered - takes.keys() if name.lower() in asked)
+    return f"; some offer {', '.join(alike)}, which is another name" if alike else ""
 
 
 def _be(workers: Collection[str]) -> str:

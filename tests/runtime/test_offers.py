@@ -35,6 +35,11 @@ def test_a_worker_fits_if_it_offers_all_that_is_asked_for() -> None:
             "each slot takes GPU: 4, A: 0.5, and of the cluster's 2 workers none offers more than "
             "GPU: 2, A: 0",
         ),
+        (
+            {"GPU": 1}, {"a": CPU, "b": {"resources": {"gpu": 1.0}}}, [],
+            "each slot takes GPU: 1, and of the cluster's 2 workers none offers more than GPU: 0; "
+            "some offer gpu, which is another name",
+        ),
         (None, {"a": CPU}, ["a"], "a has not answered yet"),
         (
             {"GPU": 1}, {"a": CPU, "b": GPU}, [],
