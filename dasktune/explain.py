@@ -12,7 +12,9 @@ from dasktune.errors import InvalidStudyError
 from dasktune.plan.history import same_until
 from dasktune.plan.merging import distinct_steps, why_shared
 from dasktune.plan.stage import Stage
+from dasktune.space.arguments import whole
 from dasktune.space.configuration import Configuration
+from dasktune.space.value import shown
 from dasktune.study.commands import AskTrial, RunPath
 from dasktune.study.core import StudyCore
 from dasktune.study.events import StageFailed, StageFinished, StudyStarted
@@ -37,7 +39,7 @@ def explain(
         study: Name of the study that the numbers belong to, where there are several.
 
     Raises:
-        InvalidStudyError: There is no such study or trial.
+        InvalidStudyError: There is no such study or trial, or nothing to explain was given.
     """
     if isinstance(subject, Study):
         if trial is not None:
@@ -45,7 +47,7 @@ def explain(
                 f"trial is {trial}; a study has no trials before it runs: explain its result"
             )
         return "\n".join(_outlook(subject))
-    results = [subject] if isinstance(subject, Result) else list(subject)
+    results = _results(subject)
     result = _chosen(results, study)
     if trial is None:
         return "\n".join([*_outlook(result.study), *_outcome(result)])
@@ -127,6 +129,17 @@ def _outcome(result: Result) -> Iterator[str]:
         )
 
 
+def _results(subject: object) -> list[Result]:
+    items = list(subject) if isinstance(subject, Sequence) else [subject]
+    results = [item for item in items if isinstance(item, Result)]
+    if not results or len(results) < len(items):
+        raise InvalidStudyError(
+            f"explain() got {shown(subject)}; it must be a study, a result, or all results of one "
+            "run in a list"
+        )
+    return results
+
+
 def _chosen(results: list[Result], study: str | None) -> Result:
     names = [result.study.name for result in results]
     if study is None and len(results) == 1:
@@ -137,7 +150,7 @@ def _chosen(results: list[Result], study: str | None) -> Result:
 
 
 def _trial(result: Result, number: int) -> TrialResult:
-    if not 0 <= number < len(result.trials):
+    if not 0 <= whole(number, "trial") < len(result.trials):
         raise InvalidStudyError(
             f"trial is {number}; the study has trials 0 to {len(result.trials) - 1}"
         )

@@ -27,6 +27,7 @@ from dasktune.runtime.serial import SerialBackend
 from dasktune.runtime.stage import Workplace
 from dasktune.runtime.stalls import Stalls
 from dasktune.runtime.task import facts_of_process
+from dasktune.store.journal_file import Journal
 from dasktune.store.store import Store
 from dasktune.study.commands import Command
 from dasktune.study.core import StudyCore
@@ -35,12 +36,14 @@ from dasktune.study.events import BY_USER, Event
 from dasktune.study.extension import (
     as_begun,
     extended,
-    has_failed,
     has_failed_in,
+    is_spent,
     last_timeline,
     once_more,
+    refuse_other_code,
 )
-from dasktune.study.header import changes_since, is_header, write_header
+from dasktune.study.given import studies_in
+from dasktune.study.header import changes_since, families_in, is_header, write_header
 from dasktune.study.journal import write_entry
 from dasktune.study.result import Result, results_of
 from dasktune.study.study import Study
@@ -130,7 +133,7 @@ def run(  # noqa: PLR0913  (all keywords: where and how, in one place)
         on_event=on_event,
         verbose=verbose,
     )
-    results = _run(_studies(study), place, _begun)
+    results = _run(studies_in(study, "run()"), place, _begun)
     return results[0] if isinstance(study, Study) else results
 
 
@@ -180,38 +183,27 @@ def extend(  # noqa: PLR0913  (the keywords of `run`)
     return _run([study], place, _extended)[0]
 
 
-def _studies(given: object) -> list[Study]:
-    """Return what is to run together.
-
-    Raises:
-        InvalidStudyError: It is no study, and no sequence of studies.
-    """
-    items = list(given) if isinstance(given, Sequence) else [given]
-    studies = [item for item in items if isinstance(item, Study)]
-    if not studies or len(studies) < len(items):
-        raise InvalidStudyError(f"run() got {given!r}; it must be a study, or a list of studies")
-    return studies
-
-
 _Chosen: TypeAlias = tuple[list[str], list[Study]]
 """The timeline to go on with, empty for a new one, and the studies that it is of."""
 
 
-def _begun(lines: list[str], studies: list[Study]) -> _Chosen:
+def _begun(journal: Journal, studies: list[Study]) -> _Chosen:
     """Go on with the last timeline of a journal, if its studies are these.
 
-    One that has failed, and has mended code or is described otherwise now, begins anew.
+    Where all that there is has failed, studies that are otherwise now begin anew.
     """
+    lines = last_timeline(journal.lines())
     if not lines or not is_header(lines[0]):
         return lines, studies
-    if changes_since(lines[0], studies) and has_failed(lines):
+    if changes_since(lines[0], studies) and is_spent(journal.lines()):
         return [], studies
     return lines, as_begun(lines[0], studies)
 
 
-def _extended(lines: list[str], studies: list[Study]) -> _Chosen:
+def _extended(journal: Journal, studies: list[Study]) -> _Chosen:
     """Begin a timeline that takes the trials of the last one over, unless this was done before."""
     (study,) = studies
+    lines = last_timeline(journal.lines())
     if not lines or not is_header(lines[0]):
         raise InvalidStudyError(
             f"there is no study {study.name!r} in the store to extend; dasktune.run(study) begins "
@@ -219,15 +211,17 @@ def _extended(lines: list[str], studies: list[Study]) -> _Chosen:
         )
     if not changes_since(lines[0], studies):
         return lines, as_begun(lines[0], studies)
+    if families_in(lines[0]) != [study.family]:
+        refuse_other_code(lines[0], study, is_spent=is_spent(journal.lines()))
     return [], [extended(lines, study)]
 
 
 def _run(
     studies: list[Study],
     place: Place,
-    choose: Callable[[list[str], list[Study]], _Chosen],
+    choose: Callable[[Journal, list[Study]], _Chosen],
 ) -> list[Result]:
-    """Run studies with the timeline that `choose` makes of the last one in their journal."""
+    """Run studies with the timeline that `choose` makes of their journal."""
     refuse_unguarded_script(starts_workers=place.client is None and place.workers != 0)
     for one in studies:
         refuse_what_cannot_travel(one.trainable)
@@ -238,7 +232,7 @@ def _run(
     with ExitStack() as stack:
         journal = opened.journal(name, stack.enter_context(opened.lock(name)))
         stack.callback(journal.close)
-        lines, studies = choose(last_timeline(journal.lines()), studies)
+        lines, studies = choose(journal, studies)
         header = [] if lines else [write_header(studies)]
         core, timeline = replay(studies, lines)
         if has_failed_in(core):

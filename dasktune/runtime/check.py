@@ -20,13 +20,14 @@ from dasktune.errors import InvalidStudyError, StageError
 from dasktune.runtime.difference import (
     Difference,
     differing_attributes,
+    differing_paths,
     first_difference,
     is_generator,
 )
 from dasktune.runtime.generators import shielded_generators
 from dasktune.runtime.noticing import noticed_draws, same_threads
 from dasktune.runtime.payload import pack
-from dasktune.runtime.refusal import refuse_what_cannot_travel
+from dasktune.runtime.refusal import refuse_no_trainable, refuse_what_cannot_travel
 from dasktune.runtime.rehearsal import (
     AloneError,
     Finding,
@@ -100,6 +101,7 @@ def check(
         InvalidStudyError: An argument does not fit.
     """
     whole(steps, "steps", 1)
+    refuse_no_trainable(trainable)
     metrics: tuple[str, ...] = ()
     seed = 0
     if isinstance(given, Study):
@@ -138,17 +140,19 @@ def _first(study: Study) -> Configuration:
 def _findings(
     rehearsal: Rehearsal, metrics: tuple[str, ...], unchecked: list[str]
 ) -> Iterator[Finding]:
-    looks: list[Callable[[], Iterator[Finding]]] = [lambda: _evaluation(rehearsal, metrics)]
     try:
         run = yield from _repeating(rehearsal)
     except FoundError as error:
         yield error.finding
         return
+    noise = frozenset[str]() if run is None else run.noise
+    looks: list[Callable[[], Iterator[Finding]]]
+    looks = [lambda: _evaluation(rehearsal, metrics, noise)]
     if run is not None:  # what differs anyway shows nothing by differing
         looks += [
-            lambda: _undisturbed(rehearsal),
+            lambda: _undisturbed(rehearsal, noise),
             lambda: _looking(rehearsal),
-            lambda: _splitting(rehearsal),
+            lambda: _splitting(rehearsal, noise),
             lambda: _elsewhere(rehearsal, run, unchecked),
         ]
     for look in looks:
@@ -169,6 +173,9 @@ class _Run:
     """Its last state."""
     seconds: Seconds
     """How long it took, at least."""
+    noise: frozenset[str]
+    """Paths of attributes that were not the same all the same, such as the time of day: no state
+    depends on them."""
 
 
 def _repeating(rehearsal: Rehearsal) -> Generator[Finding, None, _Run | None]:
@@ -191,7 +198,8 @@ def _repeating(rehearsal: Rehearsal) -> Generator[Finding, None, _Run | None]:
                     text=f"{found} differs between two runs {when}{cause}: {_REPEATABLE}",
                 )
                 return None
-    return _Run(last=last, seconds=perf_counter() - began_s)
+        noise = differing_paths(one, two)
+    return _Run(last=last, seconds=perf_counter() - began_s, noise=noise)
 
 
 def _elsewhere(rehearsal: Rehearsal, run: _Run, unchecked: list[str]) -> Iterator[Finding]:
@@ -217,16 +225,16 @@ def _between(one: bytes, two: bytes) -> Difference | None:
 # --- 3: not forgotten
 
 
-def _splitting(rehearsal: Rehearsal) -> Iterator[Finding]:
+def _splitting(rehearsal: Rehearsal, noise: frozenset[str]) -> Iterator[Finding]:
     with rehearsal.fresh() as whole_run:
         for step in range(rehearsal.n_steps):
-            found = _split(rehearsal, whole_run, step)
+            found = _split(rehearsal, whole_run, step, noise)
             if found:
                 yield Finding(about="splitting", text=found)
                 return
 
 
-def _split(rehearsal: Rehearsal, whole_run: Trainable, step: Step) -> str:
+def _split(rehearsal: Rehearsal, whole_run: Trainable, step: Step, noise: frozenset[str]) -> str:
     """Let a fresh instance train a step beside one that trained from the start; say what differs.
 
     A function by itself, so that no more than one fresh instance lives at a time.
@@ -239,7 +247,7 @@ def _split(rehearsal: Rehearsal, whole_run: Trainable, step: Step) -> str:
                 f"{found} is lost between state_dict() and load_state_dict(), at step {step}: "
                 "load_state_dict() must take back all that state_dict() gives"
             )
-        forgotten = differing_attributes(whole_run, split)
+        forgotten = differing_attributes(whole_run, split, besides=noise)
         rehearsal.advance(whole_run, step)
         rehearsal.advance(split, step)
         found = _between(rehearsal.state(whole_run), rehearsal.state(split))
@@ -274,7 +282,9 @@ def _looking(rehearsal: Rehearsal) -> Iterator[Finding]:
         )
 
 
-def _evaluation(rehearsal: Rehearsal, wanted: tuple[str, ...]) -> Iterator[Finding]:
+def _evaluation(
+    rehearsal: Rehearsal, wanted: tuple[str, ...], noise: frozenset[str]
+) -> Iterator[Finding]:
     with rehearsal.fresh() as instance:
         for step in range(rehearsal.n_steps):
             rehearsal.advance(instance, step)
@@ -287,13 +297,13 @@ def _evaluation(rehearsal: Rehearsal, wanted: tuple[str, ...]) -> Iterator[Findi
                 *_of_metrics(answer, instance, wanted),
             ]
             if not problems:
-                problems = [*_of_loaded(rehearsal, instance, before)]
+                problems = [*_of_loaded(rehearsal, instance, before, noise)]
             yield from problems
             if problems:
                 return
 
 
-def _undisturbed(rehearsal: Rehearsal) -> Iterator[Finding]:
+def _undisturbed(rehearsal: Rehearsal, noise: frozenset[str]) -> Iterator[Finding]:
     with rehearsal.fresh() as seen, rehearsal.fresh() as unseen:
         left: list[Difference] = []
         for step in range(rehearsal.n_steps):
@@ -305,7 +315,7 @@ def _undisturbed(rehearsal: Rehearsal) -> Iterator[Finding]:
                 return
             with shielded_generators():
                 asked("evaluate()", seen.evaluate)
-            left = differing_attributes(seen, unseen)
+            left = differing_attributes(seen, unseen, besides=noise)
             if rehearsal.state(seen) != rehearsal.state(unseen):
                 return  # a change of the state itself is a finding already
 
@@ -322,10 +332,14 @@ def _disturbed(found: Difference, step: Step, left: list[Difference]) -> str:
     )
 
 
-def _of_loaded(rehearsal: Rehearsal, trained: Trainable, state: bytes) -> Iterator[Finding]:
+def _of_loaded(
+    rehearsal: Rehearsal, trained: Trainable, state: bytes, noise: frozenset[str]
+) -> Iterator[Finding]:
     with rehearsal.fresh(state) as loaded:
         here, there = _metrics(trained), _metrics(loaded)
-        others = [] if here == there else differing_attributes(trained, loaded)
+        others = []
+        if here != there:
+            others = differing_attributes(trained, loaded, besides=noise)
     if here != there:
         cause = f", and {_listed(others)} is not the same there" if others else ""
         yield Finding(

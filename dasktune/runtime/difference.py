@@ -4,7 +4,7 @@ Called by `check`. Imports neither numpy nor torch: whether two arrays or tensor
 is asked from the codec, for which equal things have equal bytes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +21,7 @@ _Object: TypeAlias = Any
 _MAX_DEPTH = 12
 _MOST_COUNTED = 1_000_000
 """Elements of an array that are compared one by one, for the message."""
+_MOST_PATHS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +111,34 @@ def _flat(array: _Object) -> list[float]:
 # --- what a state does not say
 
 
-def differing_attributes(a: object, b: object, *, most: int = 3) -> list[Difference]:
+def differing_attributes(
+    a: object, b: object, *, besides: Collection[str] = (), most: int = 3
+) -> list[Difference]:
     """Return the attributes of two trainables that differ, one place for each, generators first.
 
     Args:
         a: A trainable.
         b: Another of the same class.
+        besides: Paths of places that are known to differ: these are left out.
         most: How many.
     """
-    left, right = _attributes(a), _attributes(b)
     found: list[Difference] = []
-    for name in left.keys() & right.keys():
-        path = f"self.{name}"
-        found += islice(_deep(left[name], right[name], path, (0, set())), 1)
+    for each in _by_attribute(a, b):
+        found += islice((one for one in each if one.path not in besides), 1)
     found.sort(key=lambda one: (one.words != _GENERATOR, one.path))
     return found[:most]
+
+
+def differing_paths(a: object, b: object) -> frozenset[str]:
+    """Return the path of each place at which two trainables of one class differ, up to many."""
+    paths = (one.path for each in _by_attribute(a, b) for one in each)
+    return frozenset(islice(paths, _MOST_PATHS))
+
+
+def _by_attribute(a: object, b: object) -> Iterator[Iterator[Difference]]:
+    left, right = _attributes(a), _attributes(b)
+    for name in left.keys() & right.keys():
+        yield _deep(left[name], right[name], f"self.{name}", (0, set()))
 
 
 _GENERATOR = "a generator that stands elsewhere"

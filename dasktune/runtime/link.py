@@ -15,7 +15,14 @@ from typing import Any, TypeAlias
 from distributed import Client, SchedulerPlugin, WorkerPlugin
 
 from dasktune.errors import BackendError
-from dasktune.runtime.plugins import OPERATION, Sharing, TrainingCode, ask_last_words, n_clients
+from dasktune.runtime.plugins import (
+    OPERATION,
+    Sharing,
+    TrainingCode,
+    ask_last_words,
+    forget_run,
+    n_clients,
+)
 from dasktune.units import WorkerId
 
 logger = logging.getLogger(__name__)
@@ -58,6 +65,7 @@ class Link:
         self._batching_s: float | None = None
         self._ear: _Ear | None = None
         self._may_have_given_code = False
+        self._why_refused = ""
         self._line: object = None
         self.is_cut_off = False
         """Whether the scheduler did not answer when it was last looked for."""
@@ -91,14 +99,17 @@ class Link:
         self.has_leases = self._register(Sharing())
         self._close_ear()
         self._ear = _Ear(self.news, hear)
+        # Before anybody has a reason to publish: who subscribes is told all from then on, but of
+        # what was published before the scheduler keeps no more than 1000 messages a topic.
         client.subscribe_topic(self.topic, self._ear)
         if not self.has_leases:
             logger.warning(
-                "this Dask cluster refuses dasktune's scheduler plugin: other drivers on it are "
-                "not known, so workers are not divided with them: stages of several drivers take "
-                "turns in a worker, and each has to load its state again; steps that both want at "
-                "the same time may be trained twice, and workers that leave are noticed a second "
-                "late"
+                "this Dask cluster refuses dasktune's scheduler plugin (%s): other drivers on it "
+                "are not known, so workers are not divided with them: stages of several drivers "
+                "take turns in a worker, and each has to load its state again; steps that both "
+                "want at the same time may be trained twice, and workers that leave are noticed a "
+                "second late",
+                self._why_refused,
             )
 
     def has_changed(self) -> bool | None:
@@ -141,11 +152,16 @@ class Link:
         if is_subscribed:
             self.client.unsubscribe_topic(self.topic)
         if self._may_have_given_code:
-            removed = self._begin(self.client._unregister_worker_plugin(self.topic))
-            try:
-                removed.result(_LEAVE_WITHIN_S)
-            except Exception as error:  # it is closing, stopped, or never had it
-                logger.debug("some worker keeps the training code", exc_info=error)
+            self._finish(self.client._unregister_worker_plugin(self.topic))
+            if not self.has_code:  # it came with each stage: no plugin takes it away
+                self._finish(self.client._run(forget_run, self.topic, wait=False))
+
+    def _finish(self, removal: Coroutine[Any, Any, Any]) -> None:
+        """Wait until workers keep nothing of the run, but not for ever."""
+        try:
+            self._begin(removal).result(_LEAVE_WITHIN_S)
+        except Exception as error:  # one is closing or stopped, all never had it, or it is refused
+            logger.debug("some worker keeps the training code", exc_info=error)
 
     def _close_ear(self) -> None:
         if self._ear is not None:
@@ -232,6 +248,7 @@ class Link:
             ) from error
         except Exception as error:  # whatever an administrator has put in the way
             logger.debug("%s is refused", type(plugin).__name__, exc_info=error)
+            self._why_refused = f"{type(error).__name__}: {error}"
             return False
         return True
 

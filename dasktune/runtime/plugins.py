@@ -8,11 +8,15 @@ Three things stay when the last driver has left, none of which changes a result 
 the scheduler plugin, which then has nothing to do (another driver may just be about to join);
 Dask's own draws in workers, which come from a generator of their own; and allocators that were
 mended, which keep memory that they would have returned.
+
+Where worker plugins are refused, the driver asks the processes to forget its run instead. If it
+cannot, being dead or not allowed to ask, then each keeps the name of the run, and its model until a
+stage of another run takes the place.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
@@ -24,14 +28,25 @@ from dasktune.runtime.leases import Leases, Message
 from dasktune.runtime.offers import Resources, fits
 from dasktune.runtime.payload import Payload
 from dasktune.runtime.pulse import ended, heard, last_words
-from dasktune.runtime.task import PAYLOADS, TOPICS, TURNS, keep_dask_off, mend_allocator
+from dasktune.runtime.task import (
+    PAYLOADS,
+    STOPPED,
+    TOPICS,
+    TURNS,
+    WANTED,
+    keep_dask_off,
+    mend_allocator,
+)
 from dasktune.units import Digest
 
 logger = logging.getLogger(__name__)
 
-OPERATION = "dasktune"
-"""What drivers send to the scheduler is under this name."""
+PROTOCOL = 3
+"""Version of what drivers and the scheduler plugin say to each other: raised with each change. A
+scheduler outlives versions of dasktune, and each must find a plugin that understands it."""
 
+OPERATION = f"dasktune-{PROTOCOL}"
+"""What drivers send to the scheduler is under this name."""
 
 _REACHED_WITHIN_S = 0.5
 """How long a process that is still there may take to accept a connection."""
@@ -40,15 +55,24 @@ _REACHED_WITHIN_S = 0.5
 class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
     """Lease workers to drivers, and pass news between them."""
 
-    name = "dasktune-sharing-2"
+    name = f"dasktune-sharing-{PROTOCOL}"
     idempotent = True
+
+    def __init__(self) -> None:
+        """Begin with no drivers."""
+        # Not in `start`: what a driver of another version sends unpickles to this class without
+        # coming here, and must not start.
+        self._leases = Leases()
+        self._running: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._taking_away: set[asyncio.Task[None]] = set()
+
+    def __reduce__(self) -> tuple[Callable[[int], "Sharing"], tuple[int]]:
+        """Travel by version: the scheduler makes a plugin of the class that it has imported."""
+        return sharing, (PROTOCOL,)
 
     def start(self, scheduler: Scheduler) -> None:
         """Listen to drivers, and count the workers that there are."""
         self._scheduler = scheduler
-        self._leases = Leases()
-        self._running: dict[str, dict[int, Mapping[str, Any]]] = {}
-        self._taking_away: set[asyncio.Task[None]] = set()
         for address, state in scheduler.workers.items():
             if state.status.name == "running":  # else it is about to be, which is said, or to go
                 self._leases.worker_joined(address, dict(state.resources))
@@ -203,6 +227,23 @@ async def ask_last_words(
     return list(answer["result"]) if answer["status"] == "OK" else []
 
 
+def sharing(protocol: int) -> Sharing:
+    """Return a new plugin, where a driver's is unpickled.
+
+    Args:
+        protocol: The driver's version.
+
+    Raises:
+        RuntimeError: It is another one here.
+    """
+    if protocol != PROTOCOL:
+        raise RuntimeError(
+            f"its dasktune speaks version {PROTOCOL} and the driver {protocol} of what they say to "
+            "each other: restart the scheduler with the driver's dasktune"
+        )
+    return Sharing()
+
+
 class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
     """Give each worker process, late ones too, the training code of a run."""
 
@@ -236,7 +277,15 @@ class TrainingCode(WorkerPlugin):  # type: ignore[misc]  # distributed has no ty
         if worker.status.name != "running":
             await ended(self.name)
             await heard(self.name)
-        TOPICS.discard(self.name)
-        for digest in self._payloads:
-            PAYLOADS.pop((self.name, digest), None)
-        await TURNS.left()
+        await forget_run(self.name)
+
+
+async def forget_run(topic: str) -> None:
+    """Forget in this process what it was given and told for a run, and close what is of no use."""
+    TOPICS.discard(topic)
+    for given in [each for each in PAYLOADS if each[0] == topic]:
+        del PAYLOADS[given]
+    STOPPED.difference_update([each for each in STOPPED if each[0] == topic])
+    if not TOPICS:  # nobody is left to want anything
+        WANTED.clear()
+    await TURNS.left()

@@ -44,6 +44,14 @@ class Pulse:
             if self._longest_s is None or took_s > self._longest_s:
                 self._longest_s = took_s
 
+    def begin_closing(self) -> None:
+        """Note that a trainable is being closed that nobody needs: it must not keep others waiting.
+
+        So it is measured as a step after steps that took no time.
+        """
+        self._longest_s = 0.0
+        self.begin()
+
     def signs(self) -> Signs:
         """Say how the steps get on; may be called by another thread."""
         behind = self.behind

@@ -7,6 +7,10 @@ thread is still in a step, and where plugins are refused drivers do not know of 
 second waits for its turn.
 
 One model is held from turn to turn, and closed when the last run that it was held for has left.
+`close()` is the user's code, and may draw numbers, switch libraries over or free half of a device:
+beside a stage it would change what that one trains, or take its memory. So it has a turn of its
+own. Who waits for a close that hangs shows it, as it would show a step: drivers restart the process
+then, in which nothing is left that anybody needs.
 """
 
 import asyncio
@@ -27,7 +31,7 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.02
 _SOON_S = 0.002
 _CLOSE_WITHIN_S = 3.0
-"""How long who leaves waits until a trainable is closed: that is the user's code."""
+"""How long who leaves waits until a trainable is closed."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,7 @@ class Turns:
         self._topics = topics
         self._turn = Lock()
         self._now: Pulse | None = None
+        self._closing: Pulse | None = None
         self._held: _Held | None = None
         self.are_over = False
         """Whether no stage is to begin in this process any more."""
@@ -76,36 +81,33 @@ class Turns:
         try:
             self._now = pulse
             is_off = self.are_over or (has_waited and should_stop())
-            yield None if is_off else self._workplace(topic, store)
+            yield None if is_off else self._workplace(topic, store, pulse)
         finally:
             self._now = None
             self._turn.release()
             self.let_go()
 
     def let_go(self) -> None:
-        """Close what is held, if all runs that it was held for have left.
+        """Close what is held, if all runs that it was held for have left; don't wait for ever.
 
         While a stage trains, nothing happens: this is called again at the end of its turn.
         """
-        has_let_go = False
-        while self.holds_for_nobody() and self._turn.acquire(blocking=False):
-            try:
-                if self._held is not None and self.holds_for_nobody():
-                    _close(self._held.workplace)
-                    self._held = None
-                    has_let_go = True
-            finally:
-                self._turn.release()
-        if has_let_go and not self.are_over:
-            _free_memory()
+        if self.holds_for_nobody():
+            closing = self._begin_to_let_go()
+            closing.join(_CLOSE_WITHIN_S)
+            if closing.is_alive() and self.holds_for_nobody():
+                _say_that_it_lasts()
 
     async def left(self) -> None:
         """Let go without blocking an event loop; wait for that, but not for ever."""
         if not self.holds_for_nobody():
             return
-        Thread(target=self.let_go, name="dasktune-lets-go", daemon=True).start()
+        self._begin_to_let_go()
         until_s = monotonic() + _CLOSE_WITHIN_S
-        while self.holds_for_nobody() and self._now is None and monotonic() < until_s:
+        while self.holds_for_nobody() and self._now is None:
+            if monotonic() >= until_s:
+                _say_that_it_lasts()
+                return
             await asyncio.sleep(_SOON_S)
 
     def holds_for_nobody(self) -> bool:
@@ -113,32 +115,73 @@ class Turns:
         held = self._held
         return held is not None and not any(topic in self._topics for topic in list(held.topics))
 
+    def _begin_to_let_go(self) -> Thread:
+        thread = Thread(target=self._let_go, name="dasktune-lets-go", daemon=True)
+        thread.start()
+        return thread
+
+    def _let_go(self) -> None:
+        has_let_go = False
+        while self.holds_for_nobody() and self._turn.acquire(blocking=False):
+            try:
+                if self.holds_for_nobody():
+                    self._close()
+                    has_let_go = True
+            finally:
+                self._turn.release()
+        if has_let_go and not self.are_over:
+            _free_memory()
+
     def _wait(self, pulse: Pulse, should_stop: Callable[[], bool]) -> bool:
         """Wait for the turn; return whether it has come."""
         try:
             while not self.are_over and not should_stop():
-                pulse.behind = self._now
+                pulse.behind = self._closing or self._now
                 if self._turn.acquire(timeout=_LOOK_EVERY_S):
                     return True
             return False
         finally:
             pulse.behind = None
 
-    def _workplace(self, topic: str, store: bytes) -> Workplace:
+    def _workplace(self, topic: str, store: bytes, pulse: Pulse) -> Workplace:
         if self._held is not None and self._held.store != store:
-            _close(self._held.workplace)
-            self._held = None
+            self._close(pulse)
         if self._held is None:
             self._held = _Held(store, self._opened(store), set())
         self._held.topics.add(topic)
         return self._held.workplace
 
+    def _close(self, pulse: Pulse | None = None) -> None:
+        """Close what is held, in the turn of whoever calls.
 
-def _close(workplace: Workplace) -> None:
-    try:
-        workplace.drop()
-    except Exception:  # the user's close(): nobody is there to be told but the log
-        logger.warning("a trainable that is not needed any more could not be closed", exc_info=True)
+        Args:
+            pulse: Of the stage whose turn it is, if any.
+        """
+        held, closing = self._held, Pulse()
+        if held is None:
+            return
+        closing.begin_closing()
+        self._closing = closing
+        if pulse is not None:
+            pulse.behind = closing
+        try:
+            held.workplace.drop()
+        except Exception:  # the user's close(): nobody is there to be told but the log
+            logger.warning(
+                "a trainable that is not needed any more could not be closed", exc_info=True
+            )
+        finally:
+            self._held = self._closing = None
+            if pulse is not None:
+                pulse.behind = None
+
+
+def _say_that_it_lasts() -> None:
+    logger.warning(
+        "a trainable that is not needed any more has not closed within %g s; stages that come to "
+        "this process wait for it",
+        _CLOSE_WITHIN_S,
+    )
 
 
 def _free_memory() -> None:

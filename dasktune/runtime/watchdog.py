@@ -9,7 +9,8 @@ is said to hang only
 
 Much longer is five times, and at least a minute. The first step of a stage has nothing to be
 compared with, and neither has what happens between steps (setup, loading, evaluation, commit): a
-process that answers is believed to be busy with them.
+process that answers is believed to be busy with them. To close a trainable that nobody needs any
+more while a stage waits for its place may take a minute: it may be another run's.
 
 `Watchdog` decides, and is told the time; `Rounds` asks the workers, and restarts those that hang.
 """
@@ -100,6 +101,11 @@ class Watchdog:
             if in_step_s is None or longest_s is None:
                 continue
             if in_step_s > self._limit_s(longest_s):
+                if not longest_s:
+                    return (
+                        f"the trainable that was there before is being closed since {in_step_s:.0f}"
+                        " s, or a step takes so long after others that took no time"
+                    )
                 return (
                     f"a step has taken {in_step_s:.0f} s by now, and the longest before it in the "
                     f"same stage {longest_s:.3g} s"

@@ -176,20 +176,22 @@ class Workforce:
         self._left_out[worker] = str(error)
         self._link.send("refused", worker=worker)
         self._refusal = error
-        self._give_up_if_none_can_be_used()
 
-    def _give_up_if_none_can_be_used(self) -> None:
-        """Say what is wrong with the workers if none was ever ready, and each has been asked.
+    def _give_up_if_none_can_be_used(self, cluster: Mapping[str, Mapping[str, Any]]) -> None:
+        """Say what is wrong with the workers if none was ever ready, and none is left to be asked.
 
         Once one was, nothing is wrong with the study: it waits, and `why_none` says for what.
+
+        Args:
+            cluster: Who is there now: one that has just come, or that another driver has, may do.
 
         Raises:
             BackendError: What the last of them said.
         """
         if self._refusal is None or self._was_any_ready or self._proving:
             return
-        usable = None if self._cluster is None else fitting(self._asked, self._cluster)
-        if usable is None or (usable and usable <= self._left_out.keys()):
+        usable = fitting(self._asked, cluster)
+        if usable and usable <= self._left_out.keys():
             raise self._refusal
 
     # --- they go ------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ class Workforce:
         self._cluster = roll.result()["workers"]
         if not self._link.has_leases:
             self._compare(self._cluster)
-        self._give_up_if_none_can_be_used()
+        self._give_up_if_none_can_be_used(self._cluster)
 
     def _compare(self, cluster: Mapping[str, Mapping[str, Any]]) -> None:
         """Take in who is there now."""

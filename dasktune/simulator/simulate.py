@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import overload
 
+from dasktune.errors import InvalidStudyError
 from dasktune.scheduling.scheduler import Scheduler
 from dasktune.simulator.backend import SimulatedBackend
 from dasktune.simulator.world import World
+from dasktune.space.value import shown
 from dasktune.study.core import StudyCore
 from dasktune.study.drive import drive
+from dasktune.study.given import studies_in
 from dasktune.study.result import Result, results_of
 from dasktune.study.study import Study
 from dasktune.study.timeline import Timeline
@@ -35,9 +38,18 @@ def simulate(
         What `run` returns: a result, or a list of them for a sequence.
 
     Raises:
+        InvalidStudyError: An argument is not what it must be.
         BackendError: All workers are gone for good before the study is over.
     """
-    studies = [study] if isinstance(study, Study) else list(study)
+    studies = studies_in(study, "simulate()")
+    if not isinstance(world, World):
+        raise InvalidStudyError(
+            f"world is {shown(world)}; it must be one, such as dasktune.World(workers=4)"
+        )
+    if scheduler is not None and not isinstance(scheduler, Scheduler):
+        raise InvalidStudyError(
+            f"scheduler is {shown(scheduler)}; it must be one, such as CriticalPathFirst()"
+        )
     core = StudyCore(studies, scheduler)
     timeline = Timeline()
     names = tuple(sorted({name for one in studies for name in one.metrics}))

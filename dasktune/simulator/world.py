@@ -128,6 +128,10 @@ class World:
 
     def __post_init__(self) -> None:
         """Refuse what no machine can be."""
+        if isinstance(self.workers, str | bytes):
+            raise InvalidStudyError(
+                f"workers is {self.workers!r}; it must be how many there are, or the speed of each"
+            )
         if not isinstance(self.workers, Sequence):
             whole(self.workers, "workers", 1)
         for speed in self.speeds:

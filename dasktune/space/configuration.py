@@ -26,6 +26,15 @@ class Configuration:
     schedules: tuple[tuple[str, Schedule], ...]
     """Sorted by name, each name once; fixed values are constants."""
 
+    def __post_init__(self) -> None:
+        """Refuse what holds no schedules, such as the mapping that `of` takes."""
+        given: object = self.schedules
+        if not isinstance(given, tuple) or not all(map(_is_named, given)):
+            raise InvalidStudyError(
+                f"schedules is {shown(given)}; it must be a tuple of names with schedules, as "
+                "Configuration.of({'lr': 0.1}) makes it"
+            )
+
     @classmethod
     def of(cls, mapping: Mapping[str, object]) -> "Configuration":
         """Make a configuration of plain values, schedules and functions of the step.
@@ -93,3 +102,7 @@ class Configuration:
     def at(self, step: int) -> dict[str, Value]:
         """Give the values during a step, by name."""
         return {name: schedule.at(step) for name, schedule in self.schedules}
+
+
+def _is_named(pair: object) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Schedule)  # noqa: PLR2004

@@ -49,10 +49,15 @@ class Journal(Protocol):
     def append(self, *lines: str) -> None:
         """Append lines, all with one sync; they are durable when it returns.
 
+        Where it raises, the journal is as it was, with one exception: an object store may have
+        taken the lines though its answer was lost, or take them a while later. Readers may see them
+        then, until this writer appends the next lines, which say that those before don't count. If
+        it never does, a successor that reads them goes on from them: they are of one call, whole,
+        and in their place, as if the writer had died right after.
+
         Raises:
             InvalidStudyError: A line has a line break or a null character in it.
-            BackendError: They could not be written, or the study's lock is lost; the journal is as
-                it was.
+            BackendError: They could not be written, or the study's lock is lost.
         """
 
     def write(self, *lines: str) -> None:
@@ -60,8 +65,8 @@ class Journal(Protocol):
 
         Raises:
             InvalidStudyError: A line has a line break or a null character in it.
-            BackendError: They could not be written, or the study's lock is lost; the journal is as
-                it was.
+            BackendError: They could not be written, or the study's lock is lost; the journal is
+                as `append` says.
         """
 
     def sync_soon(self) -> None:

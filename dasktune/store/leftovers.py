@@ -3,6 +3,7 @@
 Called by `Store.clean`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from dasktune.store.names import (
 from dasktune.units import Digest, Seconds
 
 _FOLDERS = (STATES, TIMELINES, LOCKS, PINS, PROOFS)
+_UNFINISHED = re.compile(rf"\.[0-9a-f]{{32}}{re.escape(TEMPORARY)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ def leftovers(
 ) -> Iterator[tuple[str, int]]:
     """Yield the name and size in bytes of each file that nobody needs.
 
+    What has no name that a store gives is somebody's own, and stays.
+
     Args:
         medium: Where to look.
         digest_of: Reads the record of a key now: a listing may be older than a record.
@@ -68,13 +72,13 @@ def leftovers(
     """
     for folder in _FOLDERS:
         files = medium.listing(folder)
-        unfinished = [name for name in files if name.endswith(TEMPORARY)]
+        unfinished = filter(_UNFINISHED.fullmatch, files)
         for name in unfinished:
             if files[name].age_s >= age_s:
                 yield f"{folder}/{name}", files[name].size_bytes
         if folder == PROOFS:
-            for name in files.keys() - set(unfinished):
-                if files[name].age_s >= proof_age_s:
+            for name in files:
+                if is_of_a_store(PROOFS, name) and files[name].age_s >= proof_age_s:
                     yield f"{folder}/{name}", files[name].size_bytes
         elif folder == STATES:
             for name in _superseded(files, digest_of):

@@ -22,6 +22,7 @@ _OF_A_STORE = {
     TIMELINES: re.compile(r".+\.jsonl"),
     PINS: re.compile(r".+\.json"),
     STATES: re.compile(rf"{_BLOB.pattern}|{_RECORD.pattern}"),
+    PROOFS: re.compile(r"dasktune-[0-9a-f]{32}"),  # as the runner calls a run
 }
 
 
@@ -53,7 +54,11 @@ def key_of(name: str) -> Digest | None:
 
 
 def is_of_a_store(folder: str, name: str) -> bool:
-    """Say whether a file of that name in that folder can only be one of a store."""
+    """Say whether a file of that name in that folder is taken for one of a store.
+
+    By names alone: digests are nobody else's, while any `.jsonl` among timelines and any `.json`
+    among pins counts, whoever wrote it. No folder of locks tells anything.
+    """
     names = _OF_A_STORE.get(folder)
     return names is not None and names.fullmatch(name) is not None
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dasktune.errors import BackendError, InvalidStudyError, StageError
+from dasktune.errors import BackendError, StageError
 from dasktune.store.blobs import LostBlobError, read_blob
 from dasktune.store.codec import Encoding, State, decode
 from dasktune.store.eviction import choose_evictions
@@ -45,7 +45,7 @@ from dasktune.store.names import (
     record_name,
 )
 from dasktune.store.pins import all_pins, pins_name, pins_to_bytes
-from dasktune.store.places import medium_at
+from dasktune.store.places import checked_limit, checked_options, medium_at
 from dasktune.store.record import Metrics, Passed, Record, checked_metrics, checked_passed
 from dasktune.units import Digest, Seconds, Step
 
@@ -77,14 +77,13 @@ class Store:
                 so, which can execute anything: only for stores that you alone can write to.
 
         Raises:
-            InvalidStudyError: There is no such kind of place, or its library is not installed.
+            InvalidStudyError: There is no such kind of place, its library is not installed, or an
+                argument is not what it must be.
         """
-        if limit_bytes is not None and limit_bytes < 0:
-            raise InvalidStudyError(f"limit_bytes is {limit_bytes!r}; it must be at least 0")
-        self._options = dict(storage_options or {})
-        self._medium = medium_at(str(url), self._options)
+        self._options = checked_options(storage_options)
+        self._medium = medium_at(url, self._options)
         self._allow_pickle = allow_pickle
-        self.limit_bytes = limit_bytes
+        self.limit_bytes = checked_limit(limit_bytes)
         """How large the states may be together; None: as large as they like."""
 
     @property

@@ -43,12 +43,13 @@ class Drawing:
         self, number: int, new_steps: NewSteps, recorded: Mapping[TrialId, Point] | None
     ) -> Point | None:
         """Return the draw of a trial; None if the space is exhausted."""
+        place = len(self._drawn)  # trials that branched off before take no place among these
         if recorded is not None:
             point = recorded.get(TrialId(self._index, number))
-        elif number < len(self._study.taken_over):
-            point = self._study.taken_over[number]
-        elif number < len(self._study.first):
-            point = self._study.first[number]
+        elif place < len(self._study.taken_over):
+            point = self._study.taken_over[place]
+        elif place < len(self._study.first):
+            point = self._study.first[place]
         else:
             point = self._sampler.ask(number, new_steps)
         if point is not None:

@@ -6,35 +6,44 @@ them, and its tuner decides anew about all of them.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from typing import Any, NoReturn
 
 from dasktune.errors import BackendError, InvalidStudyError
 from dasktune.space.configuration import Configuration
 from dasktune.space.search_space import Point, SearchSpace
-from dasktune.study.commands import DrawTrial, StudyStatus
+from dasktune.study.commands import DrawTrial, EndStudy, StudyStatus
 from dasktune.study.core import StudyCore
 from dasktune.study.header import (
     changes_since,
     families_in,
     is_header,
-    read_header,
     space_in,
     taken_over_in,
 )
 from dasktune.study.study import Study
 from dasktune.study.study_run import StudyRun
-from dasktune.study.timeline import replay
 from dasktune.units import Step
+
+
+def timelines(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the timelines of a journal, each from its header on."""
+    timeline: list[str] = []
+    for line in lines:
+        if is_header(line) and timeline:
+            yield timeline
+            timeline = []
+        timeline.append(line)
+    if timeline:
+        yield timeline
 
 
 def last_timeline(lines: Iterable[str]) -> list[str]:
     """Return the lines from the last header of a journal on."""
     last: list[str] = []
-    for line in lines:
-        if is_header(line):
-            last = []
-        last.append(line)
+    for timeline in timelines(lines):
+        last = timeline
     return last
 
 
@@ -59,23 +68,38 @@ def as_begun(header: str, studies: Sequence[Study]) -> list[Study]:
     return [_with(study, points) for study, points in zip(studies, taken, strict=True)]
 
 
+def refuse_other_code(header: str, study: Study, *, is_spent: bool) -> NoReturn:
+    """Refuse to extend a study whose training code has changed, and say what can be done.
+
+    Args:
+        header: Of its last timeline.
+        study: As it is now.
+        is_spent: Whether its journal has come to nothing.
+
+    Raises:
+        InvalidStudyError: Always.
+    """
+    changes = "; ".join(changes_since(header, [study]))
+    advice = "give the new study another name"
+    if is_spent:
+        advice = "it has failed, so dasktune.run(study) begins it anew under this name"
+    raise InvalidStudyError(
+        f"{study.name} cannot be extended, since nothing that it trained would be of use: "
+        f"{changes}; {advice}"
+    )
+
+
 def extended(lines: Sequence[str], study: Study) -> Study:
-    """Return a study that begins with all trials that its last timeline has drawn.
+    """Return a study that begins with all trials that its last timeline has drawn or taken over.
 
     Args:
         lines: The last timeline of its journal, not empty.
-        study: As it is to go on.
+        study: As it is to go on, with the training code that it had.
 
     Raises:
-        InvalidStudyError: The training code has changed, or a trial has no place in the study.
+        InvalidStudyError: A trial has no place in the study.
         BackendError: A line cannot be read.
     """
-    if families_in(lines[0]) != [study.family]:
-        changes = "; ".join(changes_since(lines[0], [study]))
-        raise InvalidStudyError(
-            f"{study.name} cannot be extended, since nothing that it trained would be of use: "
-            f"{changes}; give the new study another name"
-        )
     # Whoever drew them and decided about them: draws are recorded, and nothing else is needed.
     try:
         before, stop = space_in(lines[0], study)
@@ -84,8 +108,9 @@ def extended(lines: Sequence[str], study: Study) -> Study:
             f"{study.name} cannot be extended with another space: {error}; leave that "
             "hyper-parameter as it was, or give the new study another name"
         ) from error
-    drawn = [(number, before.configuration(point)) for number, point in _drawn(lines)]
-    points = _located(drawn, study.space, until=stop)
+    (taken,) = taken_over_in(lines[0])
+    kept = [before.configuration(point) for point in _kept(_drawn(lines), taken)]
+    points = _located(kept, study.space, until=stop)
     if study.n_trials < len(points):
         raise InvalidStudyError(
             f"n_trials is {study.n_trials}; {study.name} has {len(points)} trials already, and an "
@@ -94,17 +119,25 @@ def extended(lines: Sequence[str], study: Study) -> Study:
     return _with(study, points)
 
 
-def has_failed(lines: Sequence[str]) -> bool:
-    """Say whether a timeline has ended because trials failed, as far as it is told without code.
+def is_spent(lines: Iterable[str]) -> bool:
+    """Say whether a journal has come to nothing, so that its name is free for another beginning.
+
+    That is if its last timeline has failed, and so has each whose trials it took over.
 
     Args:
-        lines: The timeline, with its header.
+        lines: The whole journal.
     """
-    try:
-        core, _ = replay(read_header(lines[0]), lines)
-    except BackendError:  # the tuner is the user's own
-        return False
-    return has_failed_in(core)
+    spent = True
+    for timeline in timelines(lines):
+        takes_over = any(taken_over_in(timeline[0]))
+        spent = _has_failed(timeline) and (spent or not takes_over)
+    return spent
+
+
+def _has_failed(timeline: Sequence[str]) -> bool:
+    """Say whether all studies of a timeline have ended because trials failed."""
+    ends = [command["status"] for command in _commands(timeline, EndStudy)]
+    return ends == [StudyStatus.FAILED.value] * len(families_in(timeline[0]))
 
 
 def has_failed_in(core: StudyCore) -> bool:
@@ -117,40 +150,55 @@ def has_failed_in(core: StudyCore) -> bool:
 
 
 def once_more(core: StudyCore) -> list[Study]:
-    """Return studies that begin with all trials that a timeline which failed has drawn.
+    """Return studies that begin with all trials of a timeline which failed.
 
     Args:
         core: What the timeline has come to.
     """
-    return [_with(run.study, _points(run)) for run in core.runs]
+    return [_with(run.study, _kept(_points(run), run.study.taken_over)) for run in core.runs]
 
 
-def _points(run: StudyRun) -> tuple[Point, ...]:
+def _points(run: StudyRun) -> list[Point]:
     """Return the draws of the trials that were drawn, not branched."""
-    return tuple([record.point for record in run.trials if record.branch is None])
+    return [record.point for record in run.trials if record.branch is None]
 
 
-def _drawn(lines: Sequence[str]) -> list[tuple[int, Point]]:
-    """Return from a timeline of one study the trials that were drawn, not branched, by number."""
+def _kept(drawn: Sequence[Point], taken_over: Sequence[Point]) -> tuple[Point, ...]:
+    """Return the draws that go on from a timeline, which may have ended before it drew all."""
+    return (*drawn, *taken_over[len(drawn) :])
+
+
+def _drawn(lines: Sequence[str]) -> list[Point]:
+    """Return from a timeline of one study its draws, by trial, without those that branched."""
     try:
-        return sorted(
-            [
-                (command["trial"][1], Point.of(command["point"]))
-                for line in lines[1:]
-                for command in json.loads(line)["commands"]
-                if command["is"] == DrawTrial.__name__
-            ]
-        )
+        found = {
+            command["trial"][1]: Point.of(command["point"])
+            for command in _commands(lines, DrawTrial)
+        }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BackendError(f"a draw in the timeline cannot be read ({error})") from error
+    return [found[number] for number in sorted(found)]
+
+
+def _commands(lines: Sequence[str], kind: type) -> list[Mapping[str, Any]]:
+    """Return the commands of a kind in a timeline, as they were written."""
+    try:
+        return [
+            command
+            for line in lines[1:]
+            for command in json.loads(line)["commands"]
+            if command["is"] == kind.__name__
+        ]
+    except (ValueError, LookupError, TypeError) as error:
         raise BackendError(f"a line of the timeline cannot be read ({error})") from error
 
 
 def _located(
-    drawn: Iterable[tuple[int, Configuration]], space: SearchSpace, *, until: Step
+    kept: Iterable[Configuration], space: SearchSpace, *, until: Step
 ) -> tuple[Point, ...]:
-    """Return where the trials with these numbers and configurations lie in a space."""
+    """Return where the trials with these configurations lie in a space."""
     points = []
-    for number, configuration in drawn:
+    for number, configuration in enumerate(kept):
         point = space.locate(configuration, until=until)
         if point is None:
             raise InvalidStudyError(

@@ -99,7 +99,7 @@ def read_header(line: str) -> list[Study]:
 
 def taken_over_in(line: str) -> list[tuple[Point, ...]]:
     """Return for each study of a header the trials that it took over from an earlier timeline."""
-    return [_points(entry["taken_over"]) for entry in json.loads(line)["studies"]]
+    return [_points(entry.get("taken_over", ())) for entry in json.loads(line)["studies"]]
 
 
 def families_in(line: str) -> list[Family]:
@@ -151,7 +151,12 @@ def changes_since(line: str, studies: Sequence[Study]) -> tuple[str, ...]:
             # As JSON has it; functions that only go on further are no change of the space.
             stop = Step(old.get("max_steps", study.max_steps))
             new = json.loads(json.dumps(_entry(study, stop)))
-            known = {key: new[key] for key in old.keys() & new.keys() - {"taken_over"}}
+            # What another version left out, or wrote as another kind of thing, cannot be compared.
+            known = {
+                key: new[key]
+                for key in old.keys() & new.keys() - {"taken_over"}
+                if type(new[key]) is type(old[key])
+            }
             words += _differences({key: old[key] for key in known}, known, study.name)
     return tuple(words)
 

@@ -14,7 +14,7 @@ from dasktune.study.commands import Command
 from dasktune.study.core import StudyCore
 from dasktune.study.events import Event
 from dasktune.study.header import changes_since, is_header
-from dasktune.study.journal import read_entry, write_entry
+from dasktune.study.journal import read_entry, say_the_same, write_entry
 from dasktune.study.study import Study
 from dasktune.units import Seconds
 
@@ -89,7 +89,7 @@ def _replayed(
                 f"line {number} of the timeline cannot be: {error}{_changes(header, studies)}"
             ) from error
         decided = write_entry(at_s, event, commands)
-        if decided != line.rstrip("\n"):
+        if not say_the_same(decided, line.rstrip("\n")):
             changes = _changes(header, studies)
             raise BackendError(_difference(number, line.rstrip("\n"), decided) + changes)
         timeline.record(at_s, event, commands)

@@ -1,6 +1,7 @@
 """`check` finds what would make a run come out otherwise, and says where and what to do."""
 
 import gc
+import itertools
 import random
 import subprocess
 import sys
@@ -161,6 +162,71 @@ def test_mistakes_are_named_with_their_cure(name: str) -> None:
     for fragment in fragments:
         assert fragment in text
     assert "\n" not in text
+
+
+class Noisy(Right):
+    """Has attributes that are never the same twice, and that nothing depends on."""
+
+    def setup(self, hp: mistaken.Values, seed: int) -> None:
+        super().setup(hp, seed)
+        self.began, self.about = another_number(), {"id": another_number(), "name": "noisy"}
+        self.times = [another_number()]
+
+    def step(self, hp: mistaken.Values, t: int) -> None:
+        super().step(hp, t)
+        self.times[0] = another_number()
+
+
+_COUNT = itertools.count()
+
+
+def another_number() -> int:
+    """Return another number at each call, as a clock does."""
+    return next(_COUNT)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("EvaluateDisturbs", "evaluate() changes self.is_training, so that state['w']"),
+        ("EvaluateDisturbsUnseen", "if evaluate() was called before it"),
+        ("Forgets", "forgets state: self.velocity; with"),
+        ("OwnGenerator", "forgets state: self.rng; with"),
+        ("MetricsOfTheRun", "loaded, and self.n is not the same there"),
+        ("LosesBuffer", "loaded, and self.norm.mean is not the same there"),
+    ],
+)
+def test_what_differs_between_two_equal_runs_is_not_said_to_be_the_cause(
+    name: str, said: str
+) -> None:
+    class Found(Noisy, getattr(mistaken, name)):  # type: ignore[misc]
+        pass
+
+    _, text = only(check(Found(), HP))
+
+    assert said in text
+    assert not any(each in text for each in ("began", "about", "times"))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_change_beside_what_differs_anyway_is_named() -> None:
+    class Found(Noisy):
+        def setup(self, hp: mistaken.Values, seed: int) -> None:
+            super().setup(hp, seed)
+            self.about = {"id": another_number(), "is_training": True}
+
+        def step(self, hp: mistaken.Values, t: int) -> None:
+            if self.about["is_training"]:
+                super().step(hp, t)
+
+        def evaluate(self) -> dict[str, Any]:
+            self.about["is_training"] = False
+            return super().evaluate()
+
+    _, text = only(check(Found(), HP))
+
+    assert "evaluate() changes self.about['is_training'], so that" in text
 
 
 # --- another process

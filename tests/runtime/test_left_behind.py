@@ -1,7 +1,12 @@
 """What a run leaves on a cluster and in its client: nothing, however it ends."""
 
+import ast
+import asyncio
 import gc
+import inspect
+import pickle
 import signal
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,14 +17,23 @@ import pytest
 from distributed import Client, SpecCluster
 
 from dasktune.runner import run
-from dasktune.runtime import proof
+from dasktune.runtime import proof, task
 from dasktune.runtime.dask import DaskBackend
 from dasktune.runtime.link import Link
 from dasktune.runtime.payload import pack
-from dasktune.runtime.plugins import OPERATION, Sharing, TrainingCode
+from dasktune.runtime.plugins import (
+    OPERATION,
+    PROTOCOL,
+    Sharing,
+    TrainingCode,
+    forget_run,
+    sharing,
+)
+from dasktune.runtime.turns import Turns
 from dasktune.runtime.workforce import Workforce
 from dasktune.store.store import Store
 from dasktune.study.core import StudyCore
+from dasktune.units import Digest
 from tests.runtime.trainables import (
     TUNERS,
     Notes,
@@ -226,6 +240,81 @@ def test_whether_allocators_are_mended_is_kept_when_the_scheduler_is_back(
     one._look_after_scheduler()
     one.close()
     assert joined == [found, found]
+
+
+def test_a_process_forgets_of_a_run_that_leaves_what_it_was_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(task, "TURNS", Turns(task._opened, task.TOPICS))
+
+    async def play() -> None:
+        for topic in ("one", "two"):
+            task.TOPICS.add(topic)
+            await task.stop_path(topic, 1)
+        await task.want_state(Digest("a" * 64))
+        await forget_run("one")
+        assert list(task.STOPPED) == [("two", 1)]
+        assert task.WANTED
+        await forget_run("two")
+
+    asyncio.run(play())
+    assert not task.TOPICS
+    assert not task.STOPPED
+    assert not task.WANTED
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+SPOKEN = {
+    3: (
+        {"join", "leave", "demand", "returned", "refused", "running", "ended"},
+        {
+            *("others", "announced", "granted", "recall", "leaving", "gone", "running", "ended"),
+            *("report", "outcome"),  # by workers
+        },
+    )
+}
+"""What drivers say, and what they are told, by version."""
+
+
+def test_who_speaks_otherwise_has_another_version() -> None:
+    assert (cases_of(Sharing._hear), cases_of(DaskBackend._hear)) == SPOKEN[PROTOCOL]
+
+
+def cases_of(function: Callable[..., object]) -> set[object]:
+    """Return the constants that the cases of a function compare with."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.MatchValue)]
+    return {value.value for value in values if isinstance(value, ast.Constant)}
+
+
+def test_each_version_has_a_plugin_and_a_line_of_its_own() -> None:
+    assert Sharing.name.endswith(f"-{PROTOCOL}")
+    assert OPERATION.endswith(f"-{PROTOCOL}")
+
+
+def test_a_scheduler_that_runs_another_version_works_without_leases(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has imported its own before, and would make that one of what it is sent."""
+    made = pickle.loads(cloudpickle.dumps(Sharing()))
+    assert isinstance(made, Sharing)
+    monkeypatch.setattr(Sharing, "__reduce__", lambda _: (sharing, (PROTOCOL + 1,)))
+    with cluster_of() as cluster, Client(cluster) as client:
+        link = Link(client, "run")
+        link.join(TrainingCode("run", {}, mends=False), lambda _: None)
+        try:
+            assert not link.has_leases
+            assert not [each for each in cluster.scheduler.plugins if "sharing" in each]
+        finally:
+            link.leave()
+    assert f"speaks version {PROTOCOL} and the driver {PROTOCOL + 1}" in caplog.text
+
+
+def test_what_another_version_makes_of_this_one_does_not_start() -> None:
+    old = Sharing.__new__(Sharing)  # as classes are unpickled that say nothing of it
+    with pytest.raises(AttributeError):
+        old.start(Scheduler(a="running"))
 
 
 class Scheduler:

@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+from contextlib import nullcontext
+from pathlib import Path
+from typing import cast
 
 import pytest
 
+from dasktune import runner
 from dasktune.errors import BackendError
 from dasktune.runtime.proof import AGAIN_AFTER_S, Proof
-
-if TYPE_CHECKING:
-    from dasktune.store.store import Store
+from dasktune.store.store import Store
+from tests.runtime.mistaken import Right
+from tests.worlds import small_study
 
 
 class Written:
@@ -82,3 +85,26 @@ def test_a_run_whose_store_cannot_be_written_to_does_not_begin() -> None:
     play.store.is_full = True
     with pytest.raises(BackendError):
         play.proof.write()
+
+
+class TakenError(Exception):
+    """The run has been told what it is called."""
+
+
+def test_what_a_run_leaves_is_cleaned_once_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+
+    def leaves(_client: object, *, topic: str, **_facts: object) -> None:
+        Proof(store, topic).write()
+        raise TakenError
+
+    monkeypatch.setattr(runner, "local_workers", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(runner, "DaskBackend", leaves)
+    with pytest.raises(TakenError):
+        runner.run(small_study(trainable=Right()), store=store, workers=1)
+
+    assert store.clean().n_files == 0
+    assert store.clean(older_than_s=0.0).n_files == 1
+    assert not list((tmp_path / "proofs").iterdir())

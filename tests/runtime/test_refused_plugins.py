@@ -17,6 +17,7 @@ from dasktune.errors import BackendError
 from dasktune.runner import run
 from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
+from tests.runtime.test_left_behind import NOTHING, Closes, kept
 from tests.runtime.trainables import (
     TUNERS,
     Made,
@@ -123,6 +124,16 @@ def test_without_plugins_a_worker_that_joins_late_is_used(
     assert_exact(result, store, states)
     assert not notes.repeated
     assert len({call.pid for call in notes.calls}) == 2
+
+
+def test_without_plugins_workers_keep_no_run_that_has_left(store: Store, tmp_path: Path) -> None:
+    with (
+        refusing("register_scheduler_plugin", "register_worker_plugin", n_workers=1) as cluster,
+        Client(cluster) as client,
+    ):
+        run(study_of(Closes(str(tmp_path))), store=store, client=client)
+        wait_until(lambda: kept(client) == {NOTHING})
+        assert (tmp_path / "closed").exists()
 
 
 # --- nothing that could train ---------------------------------------------------------------------

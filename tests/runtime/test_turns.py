@@ -1,5 +1,6 @@
 """Stages of one process in several threads: one at a time, and nothing is held for nobody."""
 
+import asyncio
 import pickle
 import threading
 import time
@@ -263,6 +264,12 @@ class Process:
                 model = Model(self.closed, store, fails=fails)
                 workplace.trainable = model  # type: ignore[assignment]
 
+    def wait(self, topic: str, pulse: Pulse, store: str = "a") -> bool:
+        """Take the turn when it comes; return whether it has."""
+        self.topics.add(topic)
+        with self.turns.taken(topic, store.encode(), pulse, lambda: False) as workplace:
+            return workplace is not None
+
     def leave(self, topic: str) -> None:
         self.topics.discard(topic)
         self.turns.let_go()
@@ -316,3 +323,98 @@ def test_a_model_that_cannot_be_closed_harms_nobody_else(
         "a trainable that is not needed any more could not be closed"
     ] * 2
     assert "it does not close" in caplog.text
+
+
+# --- what does not close --------------------------------------------------------------------------
+
+
+class Stuck:
+    """A trainable whose `close()` ends when it is let."""
+
+    def __init__(self) -> None:
+        self.is_closing, self.may_end = threading.Event(), threading.Event()
+
+    def close(self) -> None:
+        self.is_closing.set()
+        assert self.may_end.wait(30)
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
+    monkeypatch.setattr(turns, "_CLOSE_WITHIN_S", 0.05)
+    one = Stuck()
+    yield one
+    one.may_end.set()
+
+
+def holding(process: Process, topic: str, model: Stuck) -> None:
+    process.topics.add(topic)
+    with process.turns.taken(topic, b"a", Pulse(), lambda: False) as workplace:
+        assert workplace is not None
+        workplace.trainable = model  # type: ignore[assignment]
+
+
+def shows_a_close(pulse: Pulse) -> bool:
+    closing_s, longest_s = pulse.signs()
+    return closing_s is not None and longest_s == 0.0 and "in close" in pulse.stack()
+
+
+def test_a_run_that_waits_for_a_close_that_hangs_shows_it_and_goes_on_after_it(
+    stuck: Stuck, caplog: pytest.LogCaptureFixture
+) -> None:
+    process, pulse = Process(), Pulse()
+    holding(process, "old", stuck)
+    process.leave("old")  # comes back though it hangs
+    assert "stages that come to this process wait for it" in caplog.text
+    assert process.turns.holds_for_nobody()
+    with ThreadPoolExecutor(1) as threads:
+        later = threads.submit(process.wait, "new", pulse)
+        wait_until(lambda: shows_a_close(pulse))
+        before_s = pulse.signs()[0]
+        wait_until(lambda: (pulse.signs()[0] or 0.0) > (before_s or 0.0))
+        assert not later.done(), "a close runs beside a stage"
+        stuck.may_end.set()
+        assert later.result(10)
+    assert pulse.signs() == (None, None)
+
+
+def test_a_stage_that_needs_the_place_of_a_model_that_does_not_close_shows_it(
+    stuck: Stuck,
+) -> None:
+    process, pulse = Process(), Pulse()
+    holding(process, "old", stuck)
+    with ThreadPoolExecutor(2) as threads:
+        other = threads.submit(process.wait, "new", pulse, "another store")
+        wait_until(lambda: shows_a_close(pulse))
+        behind = Pulse()
+        third = threads.submit(process.wait, "third", behind)
+        wait_until(lambda: shows_a_close(behind))
+        stuck.may_end.set()
+        assert other.result(10)
+        assert third.result(10)
+    assert pulse.signs() == behind.signs() == (None, None)
+
+
+def test_a_stage_of_a_run_that_has_left_answers_though_its_model_does_not_close(
+    stuck: Stuck,
+) -> None:
+    process = Process()
+    process.topics.add("old")
+    with process.turns.taken("old", b"a", Pulse(), lambda: False) as workplace:
+        assert workplace is not None
+        workplace.trainable = stuck  # type: ignore[assignment]
+        process.leave("old")
+    assert stuck.is_closing.wait(10)
+    assert not stuck.may_end.is_set()
+
+
+def test_who_leaves_does_not_wait_for_a_close_for_ever(
+    stuck: Stuck, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = Process()
+    holding(process, "old", stuck)
+    process.topics.discard("old")
+    asyncio.run(process.turns.left())
+    assert "stages that come to this process wait for it" in caplog.text
+    stuck.may_end.set()
+    wait_until(lambda: not process.turns.holds_for_nobody())

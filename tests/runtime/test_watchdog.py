@@ -143,3 +143,16 @@ def test_a_stage_that_was_given_up_does_not_take_its_successor_along() -> None:
     with beating("mine", 1):
         PULSES["mine", 1] = successor = Pulse()
     assert PULSES.pop(("mine", 1)) is successor
+
+
+def test_who_waits_longer_than_the_limit_for_a_close_waits_for_something_that_hangs() -> None:
+    stage, closing = Pulse(), Pulse()
+    closing.begin_closing()
+    stage.behind = closing
+    time.sleep(0.02)
+    for limit_s, hangs in ((0.01, True), (60.0, False)):
+        watchdog = Watchdog(limit_s)
+        watchdog.due(0.0, [A])
+        why = watchdog.answered(A, 1.0, [stage.signs()])
+        assert (why is not None) == hangs
+        assert why is None or "is being closed" in why

@@ -101,8 +101,9 @@ def test_a_worker_that_is_gone_before_it_has_proven_anything_does_not_join() -> 
 def test_a_worker_with_another_store_is_left_out_and_is_an_error_if_there_is_no_other() -> None:
     play = Play()
     play.workforce.granted(A)
+    play.link.answer(BackendError("another folder"))
     with pytest.raises(BackendError, match="another folder"):
-        play.link.answer(BackendError("another folder"))
+        play.roll(a="running")
     play.prove(A)
     play.workforce.granted(B)
     play.link.answer(BackendError("another folder"))
@@ -139,8 +140,29 @@ def test_workers_that_cannot_be_used_are_an_error_once_all_there_are_were_asked(
         "(a: another folder)"
     )
     play.workforce.granted(B)
+    play.link.answer(BackendError("no store at all"))
     with pytest.raises(BackendError, match="no store at all"):
-        play.link.answer(BackendError("no store at all"))
+        play.roll(a="running", b="running")
+
+
+def test_a_worker_that_nobody_has_asked_yet_keeps_a_run_from_giving_up() -> None:
+    play = Play()
+    play.workforce.granted(A)
+    play.link.answer(BackendError("another folder"))  # before anybody has said who is there
+    play.roll(a="running", b="running")  # another driver has it
+    play.prove(B)
+    assert play.told == [WorkerJoined(worker=B)]
+
+
+def test_a_worker_that_came_after_the_last_roll_call_keeps_a_run_from_giving_up() -> None:
+    play = Play()
+    play.roll(a="running")
+    play.workforce.granted(A)
+    play.link.answer(BackendError("another folder"))  # meanwhile another one has come
+    play.roll(a="running", b="running")
+    play.roll(a="running", b="paused")
+    with pytest.raises(BackendError, match="another folder"):
+        play.roll(a="running")
 
 
 def test_workers_that_cannot_be_used_are_an_error_when_the_others_have_gone() -> None:
@@ -218,9 +240,10 @@ def test_a_proof_that_a_cleaner_has_taken_is_there_again_when_a_worker_is_asked(
     tmp_path: Path,
 ) -> None:
     play, store, now_s = Play(), Store(tmp_path), [0.0]
-    play.workforce._proof = Proof(store, "topic", lambda: now_s[0])
+    run = f"dasktune-{1:032x}"
+    play.workforce._proof = Proof(store, run, lambda: now_s[0])
     play.workforce.join()
-    store.read_proof("topic")
+    store.read_proof(run)
     asked = []
 
     async def identity() -> object:
@@ -228,14 +251,14 @@ def test_a_proof_that_a_cleaner_has_taken_is_there_again_when_a_worker_is_asked(
 
     async def ask(*_: object, **__: object) -> None:
         asked.append(A)
-        store.read_proof("topic")
+        store.read_proof(run)
 
     play.link.client = SimpleNamespace(scheduler=SimpleNamespace(identity=identity), _run=ask)
     for _ in range(3):
         now_s[0] += 4000.0
         store.clean(older_than_s=0.0)
         with pytest.raises(BackendError):
-            store.read_proof("topic")
+            store.read_proof(run)
         assert asyncio.run(play.workforce._prove(A)) == {}
     assert len(asked) == 3
 

@@ -26,6 +26,7 @@ from dasktune.plan.history import key_of
 from dasktune.runner import run
 from dasktune.runtime.generators import SETUP, seed_generators
 from dasktune.runtime.payload import pack, unpack
+from dasktune.runtime.plugins import Sharing
 from dasktune.store.codec import encode
 from dasktune.store.store import Store
 from dasktune.study.result import Result
@@ -385,7 +386,7 @@ def worker_of(resources: Mapping[str, float], *, nthreads: int = 1) -> dict[str,
 
 def leased(cluster: SpecCluster) -> dict[str, set[str]]:
     """Who has leased which workers, by driver, as the scheduler knows it."""
-    plugin = cluster.scheduler.plugins.get("dasktune-sharing-2")
+    plugin = cluster.scheduler.plugins.get(Sharing.name)
     drivers: Sequence[Any] = [] if plugin is None else list(plugin._leases._drivers.values())
     return {driver.topic: set(driver.workers) for driver in drivers}
 

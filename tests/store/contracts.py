@@ -464,8 +464,8 @@ class StoreContract:
         store.commit(OTHER, 1, state_of(3))
         files_of(store).remove(f"states/{OTHER}.json")
         store.journal("a").append("x")
-        store.write_proof("t")
-        files_of(store).put("proofs/old", b"")
+        store.write_proof(f"dasktune-{1:032x}")
+        files_of(store).put(f"proofs/dasktune-{2:032x}", b"")
 
         cleaned = store.clean(older_than_s=0.0)
 
@@ -473,6 +473,27 @@ class StoreContract:
         assert store.used_bytes() == record.size_bytes
         assert number_in(store.load(KEY)) == 1
         assert list(store.journal("a").lines()) == ["x"]
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "proofs/of-a-theorem",
+            "proofs/theorem.tmp",
+            "proofs/dasktune-talk.pdf",
+            f"proofs/dasktune-{1:032x}.tex",
+            f"proofs/old/dasktune-{1:032x}",
+            "states/texas.json",
+            "states/.notes.tmp",
+            "pins/mine.txt",
+            "timelines/mine.tmp",
+        ],
+    )
+    def test_what_no_store_has_written_is_nobodys_leftover(self, store: Store, name: str) -> None:
+        store.commit(KEY, 1, state_of(1))
+        files_of(store).put(name, b"QED")
+
+        assert store.clean(older_than_s=0.0).n_files == 0
+        assert files_of(store).read(name) == b"QED"
 
     def test_eviction_does_nothing_below_the_limit(self, store: Store) -> None:
         store.commit(KEY, 1, state_of(1))

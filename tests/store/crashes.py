@@ -160,7 +160,7 @@ def _with_damaged_blob(store: Store) -> None:
 def _with_leftovers(store: Store) -> None:
     store.commit(KEY, 1, state_of(1))
     store.commit(KEY, 1, state_of(2))
-    Path(store.url, "states", ".1.tmp").write_bytes(b"unfinished")
+    Path(store.url, "states", f".{1:032x}.tmp").write_bytes(b"unfinished")
 
 
 def _evict(store: Store) -> None:

@@ -381,7 +381,8 @@ def test_a_line_that_is_damaged_is_told(tmp_path: Path) -> None:
 
 def test_young_leftovers_stay_while_somebody_writes(store: Store) -> None:
     store.commit(KEY, 1, state_of(1))
-    leftover = Path(store.url, "states", ".1.tmp")
+    with local_files._Temporary(str(Path(store.url, "states", "of-a-killed-writer"))) as unfinished:
+        leftover = Path(unfinished._place)
     leftover.write_bytes(b"x")
 
     with LocalFiles(Path(store.url)).writing():

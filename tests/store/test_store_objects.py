@@ -343,6 +343,32 @@ def test_an_append_that_is_tried_again_is_there_once(
     assert list(store.journal("study").lines()) == ["one", "two", "three", "four"]
 
 
+@pytest.mark.parametrize("before", [[], ["one"]], ids=["a new segment", "a segment that grows"])
+def test_lines_whose_answer_was_lost_count_for_readers_and_for_a_successor_that_read_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch, before: list[str]
+) -> None:
+    journal = store.journal("study")
+    for line in before:
+        journal.append(line)
+    pipe_file = MemoryFileSystem.pipe_file
+
+    def arrives_and_fails(*arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        pipe_file(*arguments, **options)
+        raise ConnectionError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", arrives_and_fails)
+        with pytest.raises(BackendError):
+            journal.append("two", "three")
+
+    arrived = [*before, "two", "three"]
+    assert list(store.journal("study").lines()) == arrived
+    successor = store.journal("study")
+    assert list(successor.lines()) == arrived
+    successor.append("four")
+    assert list(store.journal("study").lines()) == [*arrived, "four"]
+
+
 def test_a_first_append_may_be_tried_again_with_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

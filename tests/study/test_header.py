@@ -16,7 +16,13 @@ from dasktune.errors import BackendError
 from dasktune.samplers.sampler import NewSteps, Sampler, SamplerContext, SamplerRun
 from dasktune.space import Point, SearchSpace
 from dasktune.space.schedule import same_until
-from dasktune.study.header import changes_since, is_header, read_header, write_header
+from dasktune.study.header import (
+    changes_since,
+    is_header,
+    read_header,
+    taken_over_in,
+    write_header,
+)
 from dasktune.study.recall import recall
 from dasktune.study.result import Result
 from dasktune.study.study import Study
@@ -354,6 +360,19 @@ def test_other_earlier_trials_are_a_change_even_if_they_are_as_many() -> None:
     assert changes_since(begun, [small_study(warm_start=[_earlier(0.5)])]) == ()
     [words] = changes_since(begun, [small_study(warm_start=[_earlier(0.6)])])
     assert words.startswith("warm_start of study was 1 trials (")
+
+
+def test_what_another_version_wrote_otherwise_or_did_not_write_is_no_change() -> None:
+    described = json.loads(write_header([small_study()]))
+    described["studies"][0]["warm_start"] = 0  # how many they were
+    described["studies"][0]["colour"] = "red"
+    del described["studies"][0]["max_failures"], described["studies"][0]["taken_over"]
+    line = json.dumps(described, separators=(",", ":"))
+
+    assert changes_since(line, [small_study()]) == ()
+    [words] = changes_since(line, [small_study(n_trials=9)])
+    assert words == "n_trials of study was 10 and is 9"
+    assert taken_over_in(line) == [()]
 
 
 @pytest.mark.parametrize("case", CHANGES)

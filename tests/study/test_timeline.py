@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields, replace
 from math import inf, nan
 from random import Random as Generator
 from typing import Any, get_args
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import dasktune as dt
 from dasktune.errors import BackendError
 from dasktune.scheduling.fifo import Fifo
-from dasktune.study.commands import DrawTrial, StopPath
+from dasktune.study.commands import Command, DrawTrial, StopPath
 from dasktune.study.core import StudyCore
 from dasktune.study.events import (
     Event,
@@ -28,10 +28,10 @@ from dasktune.study.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from dasktune.study.journal import read_entry, write_entry
+from dasktune.study.journal import read_entry, say_the_same, write_entry
 from dasktune.study.timeline import Timeline, replay
 from dasktune.trial import TrialId
-from dasktune.units import WorkerId
+from dasktune.units import Digest, WorkerId
 from tests.plays import Play, Truth, reports_of, rolled
 from tests.worlds import OneByOne, random_studies, small_study
 
@@ -369,6 +369,57 @@ def test_every_event_comes_back_from_its_line(event: Event, now: float) -> None:
 
     assert (at_s, shown(read), points) == (now, shown(event), {})
     assert write_entry(at_s, read, ()) == line
+
+
+# --- lines of other versions
+
+
+DEFAULTS: dict[str, dict[str, object]] = {
+    kind.__name__: {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+    for kind in (*get_args(Event), *get_args(Command))
+}
+
+
+def spelled_out(line: str, *, but: str = "") -> str:
+    """Write a line as a version does that leaves nothing out, but does not know one field."""
+    entry = loads(line)
+    for each in (entry["event"], *entry["commands"]):
+        for name, default in DEFAULTS[each["is"]].items():
+            if name != but:
+                each.setdefault(name, default)
+    return dumps(entry)
+
+
+@given(event=events(), now=times)
+def test_fields_that_have_their_default_are_left_out(event: Event, now: float) -> None:
+    written = loads(write_entry(now, event, ()))["event"]
+
+    for name, default in DEFAULTS[type(event).__name__].items():
+        assert (name in written) == (repr(getattr(event, name)) != repr(default))
+
+
+@pytest.mark.parametrize("but", ["", "seconds", "traceback", "n_slots"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_lines_that_spell_defaults_out_or_lack_a_field_that_came_later_fit(
+    seed: int, but: str
+) -> None:
+    play = played(seed)
+    lines = list(play.timeline.lines())
+    old = [spelled_out(line, but=but) for line in lines]
+    assert but or old != lines
+
+    _, timeline = replay(play.studies, old, play.scheduler)
+
+    assert list(timeline.lines()) == lines
+
+
+def test_a_field_that_is_not_its_default_is_compared() -> None:
+    failed = StageFailed(path=1, stage=Digest("a"), error="e", seconds=2.0)
+    line = write_entry(1.0, failed, ())
+
+    assert say_the_same(line, spelled_out(line))
+    assert not say_the_same(line, line.replace("2.0", "3.0"))
+    assert not say_the_same(line, write_entry(1.0, replace(failed, seconds=0.0), ()))
 
 
 def refuse(constant: str) -> object:
