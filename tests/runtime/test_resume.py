@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,7 @@ def test_the_death_of_the_scheduler_loses_nothing_that_was_committed(
 ) -> None:
     port = free_port()
     plan = plan_of(notes, tmp_path, address=f"tcp://127.0.0.1:{port}")
+    plan = replace(plan, patience_s=30.0 if comes_back else 8.0)
     store = Store(plan.store)
     with ExitStack() as stack:
         scheduler = stack.enter_context(cluster_in_processes(port))

@@ -34,7 +34,7 @@ from dasktune.study.study import Study
 from dasktune.trial import TrialStatus
 from tests.worlds import SPACE, small_study
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 """How long anything here waits for something that should happen at once."""
 
 
@@ -300,6 +300,8 @@ class Plan:
     name: str = "study"
     changes: Mapping[str, Any] = field(default_factory=dict)
     resources: Mapping[str, float] | None = None
+    patience_s: float = 30.0
+    """How long the client tries to reach a scheduler, or to reach it again."""
 
     def study(self) -> Study:
         return study_of(
@@ -313,7 +315,7 @@ class Plan:
     def run(self) -> Result:
         if self.address is None:
             return run(self.study(), store=self.store, workers=0)
-        with Client(self.address, timeout=3) as client:
+        with Client(self.address, timeout=self.patience_s) as client:
             return run(self.study(), store=self.store, client=client, resources=self.resources)
 
 
