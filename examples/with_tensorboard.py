@@ -45,7 +45,7 @@ class Descent:
 
 study = dt.Study(
     Descent(),
-    space={"lr": dt.choice([0.01, dt.step_decay(0.1, factor=0.5, at=[4]), dt.cosine(0.2, 9)])},
+    space={"lr": dt.choice([0.1, dt.step_decay(0.1, factor=2, at=[4]), dt.cosine(0.2, 9)])},
     sampler=dt.Grid(),
     tuner=dt.ASHA(min_steps=1, max_steps=9),
     metric="loss",

@@ -3,6 +3,7 @@
 import logging
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -12,15 +13,12 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
-from types import ModuleType
 
 import pytest
 from distributed import LocalCluster
 
 from dasktune import cli
-from dasktune.progress import Progress
 
-ROOT = Path(__file__).parents[1]
 PATIENCE_S = 50.0
 
 TRAIN = '''
@@ -278,6 +276,29 @@ def test_check_says_what_is_forgotten_and_exits_with_1(inside: Path, told: Told)
     assert out.startswith("Walk, 3 steps:\n  metrics: evaluate() gives {'loss': '0.9'}")
 
 
+@pytest.mark.cluster
+def test_explain_prints_the_traceback_of_a_trial_that_failed_on_a_worker(
+    folder: Path, told: Told
+) -> None:
+    line = '        self.x *= 1 - hp["lr"]\n'
+    raises = "        if t == 5 and hp['lr'] == 0.3: raise ArithmeticError(f'too fast at {t}')\n"
+    source = TRAIN.replace(line, raises + line)
+    (folder / "train.py").write_text(source, encoding="utf-8")
+
+    answer = called(folder, "run", "train.py:study", "--workers", "1", "--store", "store")
+
+    assert answer.stdout.startswith("walk: completed, all 3 trials are over\n")
+    _, out, _ = told("explain", str(folder / "store"), "walk", "--trial", "2")
+    assert out.startswith(
+        "trial 2 of walk: failed, ArithmeticError: too fast at 5\n"
+        "Traceback (most recent call last):\n"
+    )
+    raising = source[: source.index(raises)].count("\n") + 1
+    assert re.search(rf'  File ".*", line {raising}, in step\n', out)
+    assert "\nArithmeticError: too fast at 5\n" in out
+    assert "Traceback" not in told("explain", str(folder / "store"), "walk", "--trial", "0")[1]
+
+
 EXPLAINED = """study walk: 3 trials of 3 configurations, drawn by Grid(); loss is to be least
   FullTraining(max_steps=9, report_every=None)
   steps 0 to 9: 3 trials, 27 steps; if all came to step 9, 18 of 27 steps would be distinct
@@ -485,40 +506,3 @@ def test_a_terminal_has_one_live_line(terminal: Callable[..., Terminal]) -> None
     assert "\x1b[2K" in one.text  # the line is written over
     assert "lr=step_decay(0.1, factor=2.0, at=[4])" in one.text
     assert one.text.endswith(OUTCOME.format(18))
-
-
-# --- a subscription
-
-
-class Writer:
-    """Stands for TensorBoard's."""
-
-    scalars: list[tuple[str, float, int]] = []  # noqa: RUF012  (what all of them have written)
-
-    def __init__(self, _folder: str) -> None:
-        self.scalars.clear()
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        self.scalars.append((tag, value, step))
-
-    def close(self) -> None: ...
-
-
-def test_the_example_of_a_subscription_works(
-    inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = (ROOT / "examples" / "with_tensorboard.py").read_text(encoding="utf-8")
-    source = source.replace("from torch.utils.tensorboard import SummaryWriter\n", "")
-    path = inside / "followed.py"
-    path.write_text(source.replace('"__main__"', '"followed"'), encoding="utf-8")
-    module = ModuleType("followed")
-    vars(module).update(__file__=str(path), SummaryWriter=Writer)
-    monkeypatch.setitem(sys.modules, "followed", module)
-
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
-
-    assert capsys.readouterr().out.startswith("best: trial ")
-    heard = [(tag, step) for tag, _, step in Writer.scalars if tag.startswith("loss")]
-    assert ("loss/trial 0", 1) in heard
-    assert len(heard) == len(set(heard))
-    assert isinstance(vars(module)["progress"], Progress)

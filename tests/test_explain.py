@@ -1,4 +1,8 @@
+import inspect
 import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +57,57 @@ def test_a_stopped_trial_is_explained_by_its_rank() -> None:
 def test_a_stage_that_raised_is_explained_as_failed() -> None:
     result = dt.simulate(grid(dt.FullTraining(6)), dt.World(faults=[StageRaises(fraction=1.0)]))
     assert "failed: RuntimeError: simulated error" in dt.explain(result, trial=0)
+
+
+class Brittle:
+    """Trains, until the rate has fallen."""
+
+    def setup(self, hp: Mapping[str, Any], seed: int) -> None:
+        del hp, seed
+        self.x = 1.0
+
+    def step(self, hp: Mapping[str, Any], t: int) -> None:
+        if hp["lr"] < 0.05:
+            raise ArithmeticError(f"too slow at step {t}")
+        self.x -= hp["lr"]
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.x}
+
+    def state_dict(self) -> dict[str, float]:
+        return {"x": self.x}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        self.x = state["x"]
+
+
+def test_a_trial_that_raised_has_its_traceback_in_the_result_and_in_words(tmp_path: Path) -> None:
+    study = dt.Study(
+        Brittle(),
+        space=PARTING,
+        sampler=dt.Grid(),
+        tuner=dt.FullTraining(6),
+        metric="loss",
+        mode="min",
+        name="brittle",
+    )
+    result = dt.run(study, store=tmp_path, workers=0)
+
+    whole, failed = result.trials
+    assert (whole.status.value, failed.status.value) == ("completed", "failed")
+    source, first = inspect.getsourcelines(Brittle.step)
+    raising = next(i for i, line in enumerate(source) if "raise" in line)
+    place = f'  File "{__file__}", line {first + raising}, in step\n    {source[raising].strip()}\n'
+    error = "ArithmeticError: too slow at step 3"
+    assert failed.reason.startswith(f"{error}\nTraceback (most recent call last):\n")
+    assert place in failed.reason
+    assert failed.reason.rstrip().endswith(error)
+
+    told = dt.explain(result, trial=1)
+    assert told.startswith(f"trial 1 of brittle: failed, {failed.reason}")
+    attempts = re.findall(r"steps 3 to 6 on .*: failed: (.*?); ", told)
+    assert attempts == [error] * (1 + study.retries)
+    assert "Traceback" not in dt.explain(result, trial=0)
 
 
 def test_two_trials_are_told_apart_at_the_step_at_which_they_part() -> None:

@@ -157,7 +157,11 @@ def worker_options(
         imports: Modules that it imports while it starts.
     """
     options: dict[str, object] = {
-        "preload": [*dask.config.get("distributed.worker.preload"), *imports],
+        "preload": [
+            *dask.config.get("distributed.worker.preload"),
+            "dasktune.clusters.heartbeats",
+            *imports,
+        ],
         "nthreads": 1,
         "memory_limit": 0,
         "host": "127.0.0.1",

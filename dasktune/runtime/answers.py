@@ -8,19 +8,16 @@ from dasktune.study.events import Event, Interrupted, StageFailed, StageFinished
 
 
 def events_of(path: int, stage: Stage, outcome: Outcome) -> Iterator[Event]:
-    """Yield the events of an outcome, in the order in which the core must hear them."""
+    """Yield the events of an outcome, in the order in which the core must hear them.
+
+    Why a stage has come to nothing is told before that its slot is free: the core would give the
+    slot the same stage again at once.
+    """
+    if outcome.lost is not None:
+        yield StateLost(state=outcome.lost)
     if outcome.is_full:
-        yield StageFinished(
-            path=path,
-            stage=stage.key,
-            reached=stage.start,
-            metrics=None,
-            executed_steps=outcome.executed_steps,
-            seconds=outcome.seconds,
-        )
         yield Interrupted(reason=f"the store is full ({outcome.error}): make room")
-        return
-    if outcome.error is not None:
+    elif outcome.error is not None:
         yield StageFailed(
             path=path,
             stage=stage.key,
@@ -33,10 +30,8 @@ def events_of(path: int, stage: Stage, outcome: Outcome) -> Iterator[Event]:
     yield StageFinished(
         path=path,
         stage=stage.key,
-        reached=outcome.reached,
+        reached=stage.start if outcome.is_full else outcome.reached,
         metrics=outcome.metrics,
         executed_steps=outcome.executed_steps,
         seconds=outcome.seconds,
     )
-    if outcome.lost is not None:
-        yield StateLost(state=outcome.lost)

@@ -7,15 +7,15 @@ import them; installed packages travel by name.
 import io
 import pickle
 import sys
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
 from threading import Lock
-from types import FunctionType, ModuleType
-from typing import cast
+from types import CodeType, FunctionType, ModuleType
+from typing import ClassVar, cast
 
 import cloudpickle
 
@@ -47,7 +47,7 @@ def pack(trainable: Trainable) -> Payload:
     """
     with travelling_by_value():
         try:
-            content = cloudpickle.dumps(trainable)
+            content = _with_files(trainable)
             local = _Local.of(trainable)
         except Exception as error:
             raise InvalidStudyError(
@@ -73,6 +73,30 @@ def unpack(payload: Payload) -> Trainable:
     if payload.local is not None:
         return payload.local.unpack()
     return cast("Trainable", cloudpickle.loads(payload.content))
+
+
+def _with_files(thing: object) -> bytes:
+    file = io.BytesIO()
+    _WithFiles(file).dump(thing)
+    return file.getvalue()
+
+
+def _code(code: CodeType) -> tuple[object, ...]:
+    """Say how code is made again: as cloudpickle does, but for the file, which it leaves out."""
+    make, parts = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    file = code.co_filename
+    return make, tuple(file if type(part) is str and part == _NO_FILE else part for part in parts)
+
+
+_NO_FILE = "<dynamic-code>"
+
+
+class _WithFiles(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Lets tracebacks of workers name the file, and show the line where the file is there too."""
+
+    dispatch_table: ClassVar[object] = ChainMap(
+        {CodeType: _code}, cloudpickle.Pickler.dispatch_table
+    )
 
 
 @dataclass(frozen=True, slots=True)

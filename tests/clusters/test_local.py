@@ -176,3 +176,20 @@ def test_the_environment_of_this_process_is_left_as_it_was(monkeypatch: pytest.M
         found = client.run(lambda: os.environ["MALLOC_TRIM_THRESHOLD_"])
     assert set(found.values()) == {str(1 << 30)}
     assert dict(os.environ) == before
+
+
+@pytest.mark.cluster
+def test_a_heartbeat_in_vain_is_not_shown_as_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    async def beat(dask_worker: Any) -> None:  # noqa: ANN401  (Dask gives the worker by this name)
+        class Gone:
+            async def heartbeat_worker(self, **_: object) -> None:
+                raise OSError("the scheduler is closed")
+
+        scheduler, dask_worker.scheduler = dask_worker.scheduler, Gone()
+        await dask_worker.heartbeat()
+        dask_worker.scheduler = scheduler
+
+    with local_workers(1) as client:
+        client.run(beat)
+
+    assert capfd.readouterr().err == ""

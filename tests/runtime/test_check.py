@@ -248,7 +248,7 @@ ELSEWHERE = {
     "LeavesElsewhere": ("running", "another process ended with exit code 0 in step 1, as a worker"),
     "RaisesElsewhere": (
         "running",
-        "in another process, step 1 raised ValueError: not here (tests.runtime.mist",
+        "in another process, step 1 raised ValueError: not here (mistaken.py, line ",
     ),
 }
 

@@ -76,6 +76,17 @@ def test_unpacking_gives_fresh_instances_whose_data_is_their_own() -> None:
     assert other.state_dict() == original.settings == {"a": [1]}
 
 
+def test_code_that_came_as_bytes_knows_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "payload"
+    file.write_bytes(pack(Rate({})).content)
+    asked = "type(cloudpickle.load(open(sys.argv[1], 'rb'))).step.__code__.co_filename"
+    command = [sys.executable, "-c", f"import sys, cloudpickle; print({asked})", str(file)]
+
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert answer.stdout == f"{Rate.step.__code__.co_filename}\n" == f"{__file__}\n"
+
+
 def test_unpacking_where_it_was_packed_leaves_the_users_class_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,12 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
-import dask
 import pytest
 from distributed import Client, SpecCluster
 
@@ -17,6 +15,7 @@ from dasktune.errors import BackendError
 from dasktune.runner import run
 from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
+from tests.runtime.faults import PLUGINS, refusing
 from tests.runtime.test_left_behind import NOTHING, Closes, kept
 from tests.runtime.trainables import (
     TUNERS,
@@ -57,21 +56,11 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-@contextmanager
-def refusing(*handlers: str, n_workers: int = 2) -> Iterator[SpecCluster]:
-    """A cluster whose administrator has forbidden some of what clients may ask."""
-    with (
-        dask.config.set({"distributed.scheduler.blocked-handlers": list(handlers)}),
-        cluster_of(*({} for _ in range(n_workers))) as cluster,
-    ):
-        yield cluster
-
-
 @pytest.mark.parametrize(
     "handlers",
     [
         ["register_scheduler_plugin"],
-        ["register_scheduler_plugin", "register_worker_plugin", "run_function", "broadcast"],
+        PLUGINS,
     ],
     ids=["leases", "everything"],
 )
@@ -79,7 +68,7 @@ def test_without_plugins_studies_are_exact_on_all_workers_and_a_death_is_noticed
     notes: Notes,
     store: Store,
     states: dict[str, Made],
-    handlers: list[str],
+    handlers: Sequence[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def kill_one(cluster: SpecCluster) -> int:
