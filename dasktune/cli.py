@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from dask.utils import parse_bytes
 from distributed import Client
 
 from dasktune.errors import BackendError, DasktuneError, InvalidStudyError
@@ -30,11 +31,15 @@ from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from dasktune.study.result import Result
 from dasktune.study.study import Study
+from dasktune.trial import TrialStatus
 
 _OK, _FOUND, _WRONG, _INTERRUPTED = 0, 1, 2, 130
 """Exit codes; 130 is what shells say of a program that Ctrl-C has ended."""
 
 _CONNECT_S = 10.0
+
+_SHOWN = 3
+"""How many trials that failed are named."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -72,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("study", metavar="MODULE:STUDY", help=f"a study, or a list of them: {where}")
     one.add_argument("--client", metavar="ADDRESS", help="join the cluster of a Dask scheduler")
     one.add_argument("--store", metavar="URL", default=DEFAULT_STORE, help="default: %(default)s")
+    one.add_argument(
+        "--store-limit",
+        metavar="SIZE",
+        type=_size,
+        help="how large its states may be, such as 20GB; the cheapest to make again go first",
+    )
     one.add_argument("--workers", metavar="N", type=int, help="workers here; 0: in this process")
     one.add_argument("--verbose", action="store_true", help="show a table of trials")
     one.add_argument("--quiet", action="store_true", help="show nothing but warnings")
@@ -96,6 +107,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _size(text: str) -> int:
+    try:
+        return int(parse_bytes(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 500MB or 20GB") from error
+
+
 # --- run
 
 
@@ -110,12 +128,12 @@ def _run(options: argparse.Namespace) -> int:
         results = run(
             studies,
             client=client,
-            store=options.store,
+            store=Store(options.store, limit_bytes=options.store_limit),
             workers=options.workers,
             verbose=options.verbose,
         )
     for result in results:
-        print("\n".join(_outcome(result)))
+        print("\n".join(_outcome(result, options.store)))
     statuses = {result.status for result in results}
     if statuses <= {StudyStatus.COMPLETED}:
         return _OK
@@ -132,7 +150,7 @@ def _connected(address: str) -> Client:
         ) from error
 
 
-def _outcome(result: Result) -> Iterator[str]:
+def _outcome(result: Result, store: str) -> Iterator[str]:
     if result.status in (None, StudyStatus.RUNNING):
         yield f"{result.study.name}: not over; the same call goes on from here"
     else:
@@ -148,6 +166,12 @@ def _outcome(result: Result) -> Iterator[str]:
         f"  steps: {result.steps_requested} requested, {result.steps_unique} distinct, "
         f"{result.steps_executed} trained; merge rate {result.merge_rate:.2f}"
     )
+    failed = [trial for trial in result.trials if trial.status is TrialStatus.FAILED]
+    for trial in failed[:_SHOWN]:
+        yield f"  trial {trial.number} failed: {trial.reason.splitlines()[0]}"
+    if failed:
+        more = f"{len(failed)} trials failed; " if len(failed) > _SHOWN else ""
+        yield f"  {more}dasktune explain {store} {result.study.name} --trial N tells where"
 
 
 # --- check

@@ -3,7 +3,6 @@
 import logging
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 from distributed import LocalCluster
 
 from dasktune import cli
+from dasktune.store.store import Store
 
 PATIENCE_S = 50.0
 
@@ -184,6 +184,15 @@ def test_verbose_shows_a_table_in_a_file_too(told: Told) -> None:
 
 
 @pytest.mark.usefixtures("inside")
+def test_the_store_stays_below_its_limit(told: Told) -> None:
+    told("run", "train.py:study", "--workers", "0", "--store", "free")
+    run = told("run", "train.py:study", "--workers", "0", "--store", "store", "--store-limit", "1B")
+
+    assert run[0] == 0
+    assert len(Store("free").keys()) > len(Store("store").keys()) == 1  # the best
+
+
+@pytest.mark.usefixtures("inside")
 def test_quiet_shows_nothing_in_spite_of_verbose(told: Told) -> None:
     answer = told("run", "train.py:study", "--workers", "0", "--verbose", "--quiet")
 
@@ -244,7 +253,16 @@ def test_what_is_wrong_is_said_in_one_sentence(case: str, told: Told) -> None:
     assert words in err
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["run"], ["run", "a:b", "--workers", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["run"],
+        ["run", "a:b", "--workers", "x"],
+        ["run", "a:b", "--store-limit", "much"],
+    ],
+)
 def test_wrong_arguments_are_answered_with_the_usage(arguments: list[str], told: Told) -> None:
     code, _, err = told(*arguments)
 
@@ -288,13 +306,19 @@ def test_explain_prints_the_traceback_of_a_trial_that_failed_on_a_worker(
     answer = called(folder, "run", "train.py:study", "--workers", "1", "--store", "store")
 
     assert answer.stdout.startswith("walk: completed, all 3 trials are over\n")
+    assert answer.stdout.endswith(
+        "\n  trial 2 failed: ArithmeticError: too fast at 5\n"
+        "  dasktune explain store walk --trial N tells where\n"
+    )
     _, out, _ = told("explain", str(folder / "store"), "walk", "--trial", "2")
     assert out.startswith(
         "trial 2 of walk: failed, ArithmeticError: too fast at 5\n"
         "Traceback (most recent call last):\n"
     )
     raising = source[: source.index(raises)].count("\n") + 1
-    assert re.search(rf'  File ".*", line {raising}, in step\n', out)
+    assert f'  File "{folder}/train.py", line {raising}, in step\n{raises.strip()}\n' in (
+        out.replace("\n    ", "\n")
+    )
     assert "\nArithmeticError: too fast at 5\n" in out
     assert "Traceback" not in told("explain", str(folder / "store"), "walk", "--trial", "0")[1]
 
