@@ -240,13 +240,13 @@ def _run(
             studies = once_more(core)
             header = [write_header(studies)]
             core, timeline = replay(studies, [])
+        watch = stack.enter_context(
+            watching(studies, verbose=place.verbose, in_process=place.workers == 0)
+        )
+        watch.recall(timeline.entries)
         if all(one.has_ended for one in core.runs):
             logger.info("%s has finished before: the result comes from the store", name)
         else:
-            watch = stack.enter_context(
-                watching(studies, verbose=place.verbose, in_process=place.workers == 0)
-            )
-            watch.recall(timeline.entries)
             room = Room(opened, name)
             backend = _backend(stack, place, payloads, since_s=core.now)
             if isinstance(backend, DaskBackend):
