@@ -144,7 +144,7 @@ def test_a_cell_that_is_run_again_defines_the_same_study(kernel: Kernel) -> None
         "print(dt.run(study(Walk(), 'equal'), workers=0, verbose=True).steps_executed)"
     )
 
-    assert (same.error, same.printed) == ("", {"stdout": "14\n"})
+    assert (same.error, same.printed) == ("", {"stdout": "0\n"})
     assert [data["text/plain"] for _, _, data in same.displays] == [LINE.replace("walk", "again")]
     assert (equal.error, equal.printed) == ("", {"stdout": "0\n"})
     said = LINE.replace("walk", "equal")

@@ -72,10 +72,11 @@ class Sharing(SchedulerPlugin):  # type: ignore[misc]  # distributed has no type
 
     def start(self, scheduler: Scheduler) -> None:
         """Listen to drivers, and count the workers that there are."""
+        leases = self._leases
         self._scheduler = scheduler
         for address, state in scheduler.workers.items():
             if state.status.name == "running":  # else it is about to be, which is said, or to go
-                self._leases.worker_joined(address, dict(state.resources))
+                leases.worker_joined(address, dict(state.resources))
         scheduler.stream_handlers[OPERATION] = self._hear
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:

@@ -13,6 +13,7 @@ from dasktune.store.local_files import TEMPORARY
 from dasktune.store.medium import Entry, Medium
 from dasktune.store.names import (
     LOCKS,
+    NEEDS,
     PINS,
     PROOFS,
     STATES,
@@ -21,9 +22,10 @@ from dasktune.store.names import (
     is_of_a_store,
     key_of,
 )
+from dasktune.store.pins import NEEDED_FOR_S
 from dasktune.units import Digest, Seconds
 
-_FOLDERS = (STATES, TIMELINES, LOCKS, PINS, PROOFS)
+_FOLDERS = (STATES, TIMELINES, LOCKS, PINS, NEEDS, PROOFS)
 _UNFINISHED = re.compile(rf"\.[0-9a-f]{{32}}{re.escape(TEMPORARY)}")
 
 
@@ -70,15 +72,16 @@ def leftovers(
         age_s: What is younger stays.
         proof_age_s: The same for proofs, which are in nobody's work and still of use.
     """
+    of_use_s = {PROOFS: proof_age_s, NEEDS: NEEDED_FOR_S}
     for folder in _FOLDERS:
         files = medium.listing(folder)
         unfinished = filter(_UNFINISHED.fullmatch, files)
         for name in unfinished:
             if files[name].age_s >= age_s:
                 yield f"{folder}/{name}", files[name].size_bytes
-        if folder == PROOFS:
+        if folder in of_use_s:
             for name in files:
-                if is_of_a_store(PROOFS, name) and files[name].age_s >= proof_age_s:
+                if is_of_a_store(folder, name) and files[name].age_s >= of_use_s[folder]:
                     yield f"{folder}/{name}", files[name].size_bytes
         elif folder == STATES:
             for name in _superseded(files, digest_of):

@@ -11,7 +11,8 @@ from typing import TypeGuard
 from dasktune.errors import InvalidStudyError
 from dasktune.units import Digest
 
-STATES, TIMELINES, LOCKS, PINS, PROOFS = "states", "timelines", "locks", "pins", "proofs"
+STATES, TIMELINES, LOCKS, PROOFS = "states", "timelines", "locks", "proofs"
+PINS, NEEDS = "pins", "needs"
 """Folders of a store."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -21,6 +22,7 @@ _RECORD = re.compile(r"([0-9a-f]{64})\.json")
 _OF_A_STORE = {
     TIMELINES: re.compile(r".+\.jsonl"),
     PINS: re.compile(r".+\.json"),
+    NEEDS: re.compile(r".+\.json"),
     STATES: re.compile(rf"{_BLOB.pattern}|{_RECORD.pattern}"),
     PROOFS: re.compile(r"dasktune-[0-9a-f]{32}"),  # as the runner calls a run
 }

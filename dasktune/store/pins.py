@@ -1,4 +1,8 @@
-"""How a store remembers which states studies want kept: a list of keys for each study."""
+"""How a store remembers which states studies want kept: two lists of keys for each study.
+
+What is pinned stays until the study says otherwise. What is needed is what a run may begin from: it
+counts for a day after the run last said so, since a run that was killed may never come back.
+"""
 
 import json
 import logging
@@ -6,26 +10,40 @@ from collections.abc import Collection
 
 from dasktune.errors import InvalidStudyError
 from dasktune.store.medium import Medium
-from dasktune.store.names import PINS, checked_key, is_of_a_store
-from dasktune.units import Digest
+from dasktune.store.names import NEEDS, PINS, checked_key, checked_name, is_of_a_store
+from dasktune.units import Digest, Seconds
 
 logger = logging.getLogger(__name__)
 
 
-def pins_name(study: str) -> str:
-    """Return where a study's list is."""
-    return f"{PINS}/{study}.json"
+NEEDED_FOR_S: Seconds = 86_400.0
+"""How long what a run needs is kept for it."""
 
 
-def pins_to_bytes(keys: Collection[Digest]) -> bytes:
-    """Write a list."""
-    return json.dumps(sorted(checked_key(key) for key in keys)).encode()
+def write_list(medium: Medium, folder: str, study: str, keys: Collection[Digest]) -> None:
+    """Replace what a study has pinned (`PINS`) or needs (`NEEDS`)."""
+    name = f"{folder}/{checked_name(study, 'study')}.json"
+    with medium.writing():
+        if keys:
+            medium.put(name, json.dumps(sorted(checked_key(key) for key in keys)).encode())
+        else:
+            medium.remove(name)
 
 
 def all_pins(medium: Medium) -> frozenset[Digest]:
-    """Return the states that any study has pinned."""
-    names = [name for name in medium.listing(PINS) if is_of_a_store(PINS, name)]
-    lists = (medium.read(f"{PINS}/{name}") or b"[]" for name in names)
+    """Return the states that any study has pinned, or that its run needs."""
+    files = {
+        f"{folder}/{name}": entry
+        for folder in (PINS, NEEDS)
+        for name, entry in medium.listing(folder).items()
+        if is_of_a_store(folder, name)
+    }
+    names = [
+        name
+        for name, entry in files.items()
+        if name.startswith(f"{PINS}/") or entry.age_s < NEEDED_FOR_S
+    ]
+    lists = (medium.read(name) or b"[]" for name in names)
     return frozenset(key for data in lists for key in pins_from_bytes(data))
 
 

@@ -4,6 +4,7 @@ Called by the store when it is opened; nothing is looked at yet.
 """
 
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def checked_limit(limit_bytes: int | None) -> int | None:
         InvalidStudyError: It is no size.
     """
     given: object = limit_bytes  # such as 1e9, which does as well
-    is_number = isinstance(given, int | float) and not isinstance(given, bool) and given >= 0
+    is_number = isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < inf
     if given is None or is_number:
         return limit_bytes
     raise InvalidStudyError(

@@ -32,6 +32,8 @@ from dasktune.store.local_files import LocalFiles
 from dasktune.store.lock import CANNOT_LOCK, FileLock, HeartbeatLock, StudyLock
 from dasktune.store.names import (
     LOCKS,
+    NEEDS,
+    PINS,
     STATES,
     TIMELINES,
     blob_name,
@@ -44,7 +46,7 @@ from dasktune.store.names import (
     proof_of,
     record_name,
 )
-from dasktune.store.pins import all_pins, pins_name, pins_to_bytes
+from dasktune.store.pins import all_pins, write_list
 from dasktune.store.places import checked_limit, checked_options, medium_at
 from dasktune.store.record import Metrics, Passed, Record, checked_metrics, checked_passed
 from dasktune.units import Digest, Seconds, Step
@@ -256,8 +258,7 @@ class Store:
         if self.limit_bytes is None or self.used_bytes() <= self.limit_bytes:
             return ()
         self.clean()
-        used_bytes = self.used_bytes()
-        if used_bytes <= self.limit_bytes:
+        if (used_bytes := self.used_bytes()) <= self.limit_bytes:
             return ()
         chosen = choose_evictions(
             self.records(),
@@ -342,12 +343,14 @@ class Store:
 
     def pin(self, study: str, keys: Collection[Digest]) -> None:
         """Keep states from eviction by whomever, for a study; replaces what it kept before."""
-        checked_name(study, "study")
-        with self._medium.writing():
-            self._medium.put(pins_name(study), pins_to_bytes(keys))
+        write_list(self._medium, PINS, study, keys)
+
+    def need(self, study: str, keys: Collection[Digest]) -> None:
+        """Keep states from eviction for a day, for the run of a study; replaces what it needed."""
+        write_list(self._medium, NEEDS, study, keys)
 
     def pinned(self) -> frozenset[Digest]:
-        """Return the states that studies have pinned; what is unreadable pins nothing."""
+        """Return the states that studies have pinned or need; an unreadable list keeps nothing."""
         return all_pins(self._medium)
 
     def write_proof(self, token: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dasktune.errors import BackendError, InvalidStudyError, StageError
+from dasktune.store import leftovers, pins
 from dasktune.store.journal_file import SEGMENT_BYTES
 from dasktune.store.medium import Medium
 from dasktune.store.record import Metrics, Passed
@@ -417,6 +418,22 @@ class StoreContract:
         store.pin("two", {KEY, OTHER})
         assert store.pinned() == {KEY, OTHER}
         store.pin("two", ())
+        assert store.pinned() == {KEY}
+
+    def test_what_a_run_needs_is_kept_until_it_has_been_silent_for_long(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.pin("one", {KEY})
+        store.need("one", {OTHER})
+        store.need("two", {OTHER})
+        store.need("one", ())
+        assert store.pinned() == {KEY, OTHER}
+        assert store.clean(older_than_s=0.0).n_files == 0
+
+        for module in (pins, leftovers):
+            monkeypatch.setattr(module, "NEEDED_FOR_S", 0.0)
+        assert store.pinned() == {KEY}
+        assert store.clean(older_than_s=0.0).n_files == 1
         assert store.pinned() == {KEY}
 
     @pytest.mark.parametrize(
