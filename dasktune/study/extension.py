@@ -92,6 +92,8 @@ def refuse_other_code(header: str, study: Study, *, is_spent: bool) -> NoReturn:
 def extended(lines: Sequence[str], study: Study) -> Study:
     """Return a study that begins with all trials that its last timeline has drawn or taken over.
 
+    Then come the configurations of `first` that are none of these.
+
     Args:
         lines: The last timeline of its journal, not empty.
         study: As it is to go on, with the training code that it had.
@@ -116,7 +118,13 @@ def extended(lines: Sequence[str], study: Study) -> Study:
             f"n_trials is {study.n_trials}; {study.name} has {len(points)} trials already, and an "
             "extended study keeps them"
         )
-    return _with(study, points)
+    new = [point for point in study.first if point not in points]
+    if study.n_trials < len(points) + len(new):
+        raise InvalidStudyError(
+            f"n_trials is {study.n_trials}; {study.name} has {len(points)} trials already, and "
+            f"first gives {len(new)} more"
+        )
+    return _with(study, (*points, *new))
 
 
 def is_spent(lines: Iterable[str]) -> bool:

@@ -309,6 +309,23 @@ def test_a_study_that_is_not_there_is_not_extended(notes: Notes, store: Store) -
         extend(walk_study(notes), store=store, workers=0)
 
 
+def test_an_extension_tries_next_what_first_names_and_was_not_tried(
+    notes: Notes, store: Store
+) -> None:
+    names = [{"lr": lr, "momentum": m} for lr in (0.1, 0.2) for m in (0.0, 0.9)]
+    space = {"lr": dt.choice([0.1, 0.2]), "momentum": dt.choice([0.0, 0.9])}
+    run(walk_study(notes, space=space, n_trials=2, first=names[:2]), store=store, workers=0)
+    more = walk_study(notes, space=space, n_trials=3, first=names[1:3])
+
+    result = extend(more, store=store, workers=0)
+
+    assert [trial.configuration.at(0) for trial in result.trials] == names[:3]
+    assert outcomes(extend(more, store=store, workers=0)) == outcomes(result)
+    few = walk_study(notes, space=space, n_trials=3, first=names[2:])
+    with pytest.raises(InvalidStudyError, match="has 3 trials already, and first gives 1 more"):
+        extend(few, store=store, workers=0)
+
+
 def test_first_trials_are_those_that_were_given(notes: Notes, store: Store) -> None:
     first = [{"lr": dt.step_decay(0.1, factor=0.1, at=[3]), "momentum": 0.9}]
     result = run(walk_study(notes, first=first), store=store, workers=0)
