@@ -34,7 +34,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"workers": [nan]}, "speed of a worker must be a finite number.*got nan"),
     ({"workers": [inf]}, "speed of a worker must be a finite number.*got inf"),
     ({"workers": [None]}, "speed of a worker must be a finite number.*got None"),
-    ({"workers": "ab"}, "speed of a worker must be a finite number.*got 'a'"),
+    ({"workers": "ab"}, "workers is 'ab'; it must be how many there are, or the speed of each"),
     ({"workers": 2, "join_s": [0.0]}, "join_s has 1 times; it must have one for each of 2"),
     ({"workers": 1, "join_s": []}, "join_s has 0 times; it must have one for each of 1"),
     ({"workers": 2, "join_s": [0.0, -1.0]}, r"join_s is -1\.0; it must be a number of seconds"),
