@@ -20,14 +20,13 @@ from typing import Any, TypeAlias
 
 from dasktune.errors import InvalidStudyError
 from dasktune.study.compiled import (
-    NOT_WHAT_RUNS,
     ChangedSourceError,
     FunctionNode,
     ModuleCode,
     is_as_imported,
     is_statement_changed,
     lambdas_at,
-    module_code,
+    not_what_runs,
     refuse_if_changed,
 )
 from dasktune.study.content import user_module
@@ -51,6 +50,12 @@ _BINDING_FIELD: dict[type[ast.AST], str] = {
 
 LOCATION = frozenset({"__file__", "__name__", "__package__", "__path__", "__spec__"})
 """Names that say where a module is: they differ between a script and its import."""
+
+SENT_HERE = (
+    "isn't found, as its code was sent here from another process: import the trainable from a "
+    "module, or make the study in the process that defines it"
+)
+"""What to say of code that `was_sent`."""
 
 _SILENT_FIELDS = frozenset({"ctx", "kind", "type_comment"})
 
@@ -200,12 +205,18 @@ def defaults(function: FunctionType, node: FunctionNode) -> Iterator[tuple[str, 
 # Where code is written
 
 
+def was_sent(function: FunctionType) -> bool:
+    """Say whether cloudpickle made a function: it gives the file of all code this name."""
+    return function.__code__.co_filename == "<dynamic-code>"
+
+
 class Sources:
     """The sources that one fingerprint needs, each read and parsed once."""
 
     def __init__(self) -> None:
         self._files: dict[str, SourceFile | None] = {}
         self._executed: dict[int, ModuleCode] = {}
+        self._modules: dict[str, Namespace] = {}  # by name, as the functions know them
 
     def _file(self, filename: str, namespace: Namespace) -> SourceFile | None:
         if filename not in self._files:
@@ -229,7 +240,7 @@ class Sources:
     def _executed_in(self, namespace: Namespace) -> ModuleCode:
         key = id(namespace)
         if key not in self._executed:
-            self._executed[key] = module_code(executed_code(namespace))
+            self._executed[key] = executed_code(namespace)
         return self._executed[key]
 
     def refuse_if_edited(
@@ -249,12 +260,12 @@ class Sources:
         file = self._file(filename, namespace) if is_as_imported(namespace, filename) else None
         if file is None:
             return
-        now, executed = compiled(file, filename), self._executed_in(namespace)
+        now, executed = compiled(file, filename, namespace), self._executed_in(namespace)
         for tree in trees:
             known = chain([now], file.endings(tree))
             if all(is_statement_changed(tree, qualname, each, executed) for each in known):
                 where = f"at line {getattr(tree, 'lineno', 1)} of {filename!r}"
-                raise ChangedSourceError(f"the source {where} {NOT_WHAT_RUNS}")
+                raise ChangedSourceError(f"the source {where} {not_what_runs(namespace, executed)}")
 
     def function(self, function: FunctionType) -> FunctionNode:
         """Find the syntax tree of a function.
@@ -263,12 +274,13 @@ class Sources:
             InvalidStudyError: It has no source, or its source was edited since it was imported.
         """
         code, namespace = function.__code__, function.__globals__
+        self._modules.setdefault(str(namespace.get("__name__")), namespace)
         for filename in (code.co_filename, str(namespace.get("__file__"))):
             if PurePath(filename).name != PurePath(code.co_filename).name:
                 continue
             file = self._file(filename, namespace)
             if file and is_as_imported(namespace, code.co_filename):
-                now = compiled(file, filename)
+                now = compiled(file, filename, namespace)
                 refuse_if_changed(function, now, self._executed_in(namespace))
             nodes = file.functions[code.co_firstlineno] if file else []
             same = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
@@ -283,6 +295,8 @@ class Sources:
                 f"{code.co_filename!r}, and no file shows what it does: leave off that decorator, "
                 "or use one whose wrapper is written in a file"
             )
+        if was_sent(function):
+            raise InvalidStudyError(f"the source of {code.co_qualname!r} {SENT_HERE}")
         raise InvalidStudyError(
             f"the source of {code.co_qualname!r} isn't found at line {code.co_firstlineno} of "
             f"{code.co_filename!r}: define it in a file or a notebook cell, on a line of its own, "
@@ -322,11 +336,14 @@ class Sources:
                 for node in file.classes[qualname] if file else []:
                     if node.lineno <= code.co_firstlineno <= (node.end_lineno or 0):
                         return node, function.__globals__
-        namespace = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
-        for file in self._files_of(namespace):
-            if file.classes[qualname]:
-                return max(file.classes[qualname], key=lambda node: node.lineno), namespace
-        self.refuse_if_edited([], namespace)  # its file may be no Python any more
+        # A script that a profiler runs is `__main__` by name only: its functions know its globals.
+        module = sys.modules.get(cls.__module__)
+        known = [self._modules.get(cls.__module__, {}), {} if module is None else vars(module)]
+        for namespace in known:
+            for file in self._files_of(namespace):
+                if file.classes[qualname]:
+                    return max(file.classes[qualname], key=lambda node: node.lineno), namespace
+            self.refuse_if_edited([], namespace)  # its file may be no Python any more
         return None
 
     def bindings(

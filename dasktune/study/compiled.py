@@ -12,11 +12,14 @@ import __future__
 
 import ast
 import dis
+import re
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from itertools import zip_longest
 from types import CodeType, FunctionType
@@ -30,6 +33,9 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Codes: TypeAlias = Mapping[tuple[str, int], list[CodeType]]
 """The code of functions and classes by qualified name and first line."""
 
+Done: TypeAlias = Mapping[int, list[tuple[str, object]]]
+"""Instructions by line, with their arguments."""
+
 _SILENT = frozenset(
     {"EXTENDED_ARG", "JUMP_FORWARD", "NOP", "RESUME", "RETURN_CONST", "RETURN_VALUE"}
 )
@@ -38,35 +44,65 @@ _SILENT = frozenset(
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 
 
-NOT_WHAT_RUNS = (
-    "is not what runs: reload what was edited since it was imported and make the trainable anew"
-)
-"""What to do about it, too."""
+def not_what_runs(namespace: Mapping[str, Any], executed: "ModuleCode | None" = None) -> str:
+    """Say that a source of this module isn't what runs, and what to do about it.
+
+    Args:
+        namespace: The globals of the module.
+        executed: What the import gave, if this is what runs.
+    """
+    if namespace.get("__name__") == "__main__":
+        return (
+            "is not what runs: it was edited since the script was started; start the script "
+            "again: what has finished answers from the store"
+        )
+    words = (
+        "is not what runs: reload what was edited since it was imported and make the trainable anew"
+    )
+    if executed is not None and executed.is_taken_again:
+        words += ", or delete its bytecode in __pycache__ if it was not edited"
+    return words
 
 
 class ChangedSourceError(InvalidStudyError):
     """The file of a function says something else than what runs: nothing can stand for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModuleCode:
     """What a module was, or would be, run from."""
 
-    codes: Codes
-    """Its functions and classes; none if nothing is known."""
-    done: Mapping[int, list[tuple[str, object]]]
-    """Instructions of its statements, by line, with their arguments."""
+    code: CodeType | None
+    """None: nothing is known of it."""
+    is_taken_again: bool = False
+    """Whether it is bytecode that the next import runs without a look into the file."""
+    is_of_file: bool = False
+    """Whether it is surely of the file as it is now, whatever compiler has made it."""
 
+    @cached_property
+    def codes(self) -> Codes:
+        """Its functions and classes; none if nothing is known."""
+        found: dict[tuple[str, int], list[CodeType]] = defaultdict(list)
+        for inner in self._all():
+            found[inner.co_qualname, inner.co_firstlineno].append(inner)
+        return found
 
-def module_code(code: CodeType | None) -> ModuleCode:
-    """Take the code of a module apart; None: nothing is known of it."""
-    found: dict[tuple[str, int], list[CodeType]] = defaultdict(list)
-    pending = [] if code is None else [code]
-    while pending:
-        inner = pending.pop()
-        found[inner.co_qualname, inner.co_firstlineno].append(inner)
-        pending += _inner(inner)
-    return ModuleCode(codes=found, done={} if code is None else _done(code))
+    @cached_property
+    def done(self) -> Done:
+        """Instructions of its statements, by line, with their arguments."""
+        return _done([] if self.code is None else [self.code])
+
+    @cached_property
+    def done_inside(self) -> Done:
+        """Instructions of all that is in its functions and classes, likewise."""
+        return _done(inner for inner in self._all() if inner is not self.code)
+
+    def _all(self) -> Iterator[CodeType]:
+        pending = [] if self.code is None else [self.code]
+        while pending:
+            inner = pending.pop()
+            yield inner
+            pending += _inner(inner)
 
 
 def is_as_imported(namespace: Mapping[str, Any], filename: str) -> bool:
@@ -87,12 +123,11 @@ def refuse_if_changed(function: FunctionType, file: ModuleCode, executed: Module
     Raises:
         ChangedSourceError: The file was edited since, or something has rewritten the code.
     """
-    code = function.__code__
-    same = file.codes.get((code.co_qualname, code.co_firstlineno), [])
-    if len(same) > 1 and _places(code):  # lambdas of one line
-        columns = list(code.co_positions())
-        same = [o for o in same if not _places(o) or list(o.co_positions()) == columns]
-    if any(_does_the_same(code, other) for other in same):
+    code, namespace = function.__code__, function.__globals__
+    if _holds(file.codes, code):
+        return
+    is_as_run = _holds(executed.codes, code)
+    if is_as_run and executed.is_of_file:  # another release of Python may have compiled it
         return
     written, ran = (_called(code.co_qualname, known.codes) for known in (file, executed))
     what = _what_differs(code, written)
@@ -103,10 +138,20 @@ def refuse_if_changed(function: FunctionType, file: ModuleCode, executed: Module
             "make the trainable anew if it is older than a reload, else leave off the decorator "
             f"or tool that replaces code ({what})"
         )
-    raise ChangedSourceError(
-        f"the source of {place} {NOT_WHAT_RUNS}, or leave off a decorator that rewrites code "
-        f"({what})"
-    )
+    advice = not_what_runs(namespace, executed if is_as_run else None)
+    is_moved = any(_does_the_same(code, other) for other in written)
+    if not (is_as_run or is_moved):
+        advice += ", or leave off a decorator that rewrites code"
+    raise ChangedSourceError(f"the source of {place} {advice} ({what})")
+
+
+def _holds(codes: Codes, code: CodeType) -> bool:
+    """Say whether a code is among others, at its place."""
+    same = codes.get((code.co_qualname, code.co_firstlineno), [])
+    if len(same) > 1 and _places(code):  # lambdas of one line
+        columns = list(code.co_positions())
+        same = [o for o in same if not _places(o) or list(o.co_positions()) == columns]
+    return any(_does_the_same(code, other) for other in same)
 
 
 def is_statement_changed(
@@ -120,14 +165,30 @@ def is_statement_changed(
         file: What the file gives now.
         executed: What the import gave.
     """
-    if not executed.codes:
+    if executed.code is None or executed.is_of_file:
         return False
     lines = lines_of(node)
     if any(file.done.get(line) != executed.done.get(line) for line in lines):
         return True
+    # The module does nothing on the lines of what is inside a function or a class: these do.
+    inside = (line for part in _evaluated_outside(node) for line in lines_of(part))
+    if any(file.done_inside.get(line) != executed.done_inside.get(line) for line in inside):
+        return True
     key = (qualname, lines.start)
     ours, theirs = (known.codes.get(key, []) for known in (file, executed))
     return list(map(_essence, ours)) != list(map(_essence, theirs))
+
+
+def _evaluated_outside(node: ast.AST) -> list[ast.AST]:
+    """List what a function or a class has in its head, which runs where it is made."""
+    decorators = getattr(node, "decorator_list", [])
+    match node:
+        case ast.ClassDef():
+            return [*decorators, *node.bases, *node.keywords]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+            given = [default for default in node.args.kw_defaults if default is not None]
+            return [*decorators, *node.args.defaults, *given]
+    return []
 
 
 def lines_of(node: ast.AST) -> range:
@@ -211,17 +272,23 @@ def _constant(value: object) -> object:
             return repr(value)
 
 
-def _done(code: CodeType) -> Mapping[int, list[tuple[str, object]]]:
-    """List the instructions of a module by line, but not what depends on the next statement."""
+def _done(codes: Iterable[CodeType]) -> Done:
+    """List instructions by line, but not what depends on the next statement."""
     done: dict[int, list[tuple[str, object]]] = defaultdict(list)
+    for code in codes:
+        for line, name, argument in _instructions(code):
+            done[line].append((name, argument))
+    return done
+
+
+def _instructions(code: CodeType) -> Iterator[tuple[int, str, object]]:
     instructions = list(dis.get_instructions(code))
     for instruction, following in zip_longest(instructions, instructions[1:]):
         is_end = following is not None and following.opname == "RETURN_VALUE"  # returns None
         if is_end or instruction.opname in _SILENT or instruction.positions is None:
             continue
         argument = None if instruction.opcode in _JUMPS else _constant(instruction.argval)
-        done[instruction.positions.lineno or 0].append((instruction.opname, argument))
-    return done
+        yield instruction.positions.lineno or 0, instruction.opname, argument
 
 
 # Lambdas of one line
@@ -267,9 +334,37 @@ def _compiles_to(node: FunctionNode, code: CodeType) -> bool:
     tree = ast.Expression(ast.Lambda(args=outside, body=cast("ast.Lambda", node)))
     flags = code.co_flags & __future__.annotations.compiler_flag
     try:
-        with warnings.catch_warnings(action="ignore"):
-            whole = compile(ast.fix_missing_locations(tree), "", "eval", flags, dont_inherit=True)
+        ast.fix_missing_locations(tree)
+        with quiet():
+            whole = compile(tree, QUIET_NAME, "eval", flags, dont_inherit=True)
     except (SyntaxError, ValueError):  # a name that no argument can have
         return False
     found = next(inner for outer in _inner(whole) for inner in _inner(outer))
     return _does_the_same(found.replace(co_flags=code.co_flags), code)
+
+
+# Warnings
+
+QUIET_NAME = "<dasktune>"
+"""The file that `quiet` is for."""
+
+_SILENCE = ("ignore", None, Warning, re.compile(re.escape(QUIET_NAME) + r"\Z"), 0)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let the compiler warn of nothing in `QUIET_NAME`; all other warnings stay as they are.
+
+    Whoever imported a source has heard its warnings. `warnings.catch_warnings` would put the
+    filters of the process aside, and two threads that overlap leave each other's behind. This adds
+    a filter of its own and takes one such away: in any order nothing of anybody else's is touched,
+    and what another thread copies meanwhile silences no other file. No lock is needed: the filters
+    of two threads are equal, and the list adds and removes one at once.
+    """
+    filters = cast("list[object]", warnings.filters)
+    filters.insert(0, _SILENCE)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # somebody has emptied the list
+            filters.remove(_SILENCE)

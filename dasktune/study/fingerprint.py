@@ -38,6 +38,7 @@ from types import FunctionType, ModuleType
 from dasktune.errors import InvalidStudyError
 from dasktune.study.closure import (
     LOCATION,
+    SENT_HERE,
     Dotted,
     Namespace,
     References,
@@ -45,6 +46,7 @@ from dasktune.study.closure import (
     defaults,
     imported,
     normal_form,
+    was_sent,
 )
 from dasktune.study.compiled import ChangedSourceError, FunctionNode
 from dasktune.study.content import (
@@ -254,7 +256,7 @@ class _Graph:
         functions = [f for value in vars(cls).values() for f in _user_functions(value)]
         definition = self._sources.class_(cls, functions)
         if definition is None:
-            return self._sourceless_class(cls)
+            return self._sourceless_class(cls, functions)
         tree, namespace = definition
         methods = self._sources.functions(functions)
         self._sources.refuse_if_edited([tree], namespace, cls.__qualname__)
@@ -264,12 +266,14 @@ class _Graph:
         self._pending.append(lambda: self._link_class(index, cls))
         return index
 
-    def _sourceless_class(self, cls: type) -> int:
+    def _sourceless_class(self, cls: type, functions: Iterable[FunctionType]) -> int:
         """Add a class that a function made: a namedtuple or an enumeration, or else refuse it."""
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
             content: object = cls._fields, getattr(cls, "_field_defaults", None)
         elif isinstance(cls, EnumMeta):
             content = {name: cls[name].value for name in cls.__members__}
+        elif any(map(was_sent, functions)):
+            raise InvalidStudyError(f"the source of class {cls.__qualname__!r} {SENT_HERE}")
         else:
             raise InvalidStudyError(
                 f"the source of class {cls.__qualname__!r} isn't found: define it in a file or a "

@@ -5,19 +5,21 @@ found and which compiles to nothing.
 """
 
 import ast
-import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import cached_property, lru_cache
+from typing import Any
 
 from dasktune.study.compiled import (
-    NOT_WHAT_RUNS,
+    QUIET_NAME,
     ChangedSourceError,
     FunctionNode,
     ModuleCode,
     lines_of,
-    module_code,
+    not_what_runs,
+    quiet,
 )
 
 
@@ -57,7 +59,8 @@ class SourceFile:
         body = self.tree.body if self.tree else []
         last = lines_of(node)[-1]
         head = [statement for statement in body if statement.lineno <= last]
-        for more in ([], ast.increment_lineno(ast.parse("_ = 0"), last).body):
+        behind = _tree("_ = 0")
+        for more in ([], ast.increment_lineno(behind, last).body):
             yield _compile(ast.Module(body=[*head, *more], type_ignores=[]))
 
     def _enter(self, node: ast.AST, prefix: str) -> str:
@@ -73,20 +76,42 @@ class SourceFile:
 
 
 def _compile(tree: ast.Module) -> ModuleCode:
-    # Whoever imported the file has heard the warnings, and they are no change.
-    with warnings.catch_warnings(action="ignore"):
-        return module_code(compile(tree, "<module>", "exec", dont_inherit=True))
+    with quiet():
+        return ModuleCode(code=compile(tree, QUIET_NAME, "exec", dont_inherit=True))
 
 
-def compiled(file: SourceFile, filename: str) -> ModuleCode:
+def compiled(file: SourceFile, filename: str, namespace: Mapping[str, Any]) -> ModuleCode:
     """Compile a file that was imported.
+
+    Args:
+        file: The file as it is now.
+        filename: Where it is.
+        namespace: The globals of its module.
 
     Raises:
         ChangedSourceError: It doesn't compile, so it was another when it was imported.
     """
     if file.code is None:
-        raise ChangedSourceError(f"the source of {filename!r} {NOT_WHAT_RUNS} (it doesn't compile)")
+        advice = not_what_runs(namespace)
+        raise ChangedSourceError(f"the source of {filename!r} {advice} (it doesn't compile)")
     return file.code
+
+
+_TRIES = 20
+"""A mismatch takes two threads that parse at once, and seldom befalls one twice."""
+
+
+def _tree(source: str) -> ast.Module:
+    """Parse, and again if another thread was in the way.
+
+    Python before 3.11.8 and 3.12.2 counts the depth of trees for all threads together, and finds a
+    mismatch when they parse at once (python/cpython#106905).
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(SystemError), quiet():
+            return ast.parse(source, QUIET_NAME)
+    with quiet():
+        return ast.parse(source, QUIET_NAME)
 
 
 @lru_cache(maxsize=64)  # for studies that are made one after the other
@@ -95,10 +120,10 @@ def parse(source: str) -> SourceFile | None:
     if not source:
         return None
     try:
-        with warnings.catch_warnings(action="ignore"):
-            return SourceFile(ast.parse(source))
+        tree = _tree(source)
     except (SyntaxError, ValueError):  # the latter for null characters, in some versions
         return SourceFile(None)
+    return SourceFile(tree)
 
 
 def _binding_nodes(body: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:

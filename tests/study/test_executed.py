@@ -1,19 +1,27 @@
 """What runs is compared with what stands in the file now, by what Python still holds of it."""
 
+import ast
 import importlib
+import importlib.util
+import marshal
 import os
+import py_compile
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import permutations
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 import pytest
 
 from dasktune.errors import InvalidStudyError
-from dasktune.study.compiled import ChangedSourceError
+from dasktune.study.compiled import QUIET_NAME, ChangedSourceError, quiet
 from dasktune.study.fingerprint import difference, fingerprint
+from dasktune.study.source_file import parse
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,6 +133,80 @@ def test_what_the_compiler_warns_of_is_not_said_again_and_is_no_change(
     assert heard == []
 
 
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_whoever_is_quiet_at_the_same_time_leaves_the_filters_as_they_were(
+    order: tuple[int, ...],
+) -> None:
+    """Threads leave in any order, one of which is the user's and has filters of its own."""
+    with warnings.catch_warnings():
+        before, filters = list(warnings.filters), warnings.filters
+        blocks = [ExitStack(), ExitStack(), ExitStack()]
+        blocks[0].enter_context(quiet())
+        blocks[1].enter_context(warnings.catch_warnings(action="error"))
+        blocks[2].enter_context(quiet())
+        with pytest.raises(UserWarning, match="mine"):
+            warnings.warn("mine", stacklevel=1)
+        for number in order:
+            blocks[number].close()
+
+        assert warnings.filters is filters
+        assert list(warnings.filters) == before
+
+
+def test_only_what_is_compiled_quietly_is_silent() -> None:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with quiet():
+            compile("1 is 1", QUIET_NAME, "eval")
+            compile("2 is 2", "elsewhere", "eval")
+            warnings.filters.clear()  # type: ignore[attr-defined]
+
+    assert [warning.filename for warning in heard] == ["elsewhere"]
+
+
+def test_threads_that_read_sources_silence_nobody() -> None:
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+
+    def read(number: int) -> object:
+        lines = (f"def f{i}(x): return x is {number}" for i in range(60))
+        file = parse("\n".join(lines))
+        return file and file.code
+
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(read, range(50)))
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert list(warnings.filters) == before
+
+
+@pytest.mark.parametrize("n_failures", [1, 19, 20])
+def test_a_text_is_parsed_again_where_another_thread_was_in_the_way(
+    monkeypatch: pytest.MonkeyPatch, n_failures: int
+) -> None:
+    source, read, failures = (
+        f"NUMBER = {n_failures}",
+        ast.parse,
+        [SystemError("depth")] * n_failures,
+    )
+
+    def fail_first(source: str, filename: str) -> ast.Module:
+        if failures:
+            raise failures.pop()
+        return read(source, filename)
+
+    monkeypatch.setattr(ast, "parse", fail_first)
+    if n_failures == 20:
+        with pytest.raises(SystemError, match="depth"):
+            parse(source)
+    else:
+        file = parse(source)
+        assert file is not None
+        assert list(file.bindings) == ["NUMBER"]
+
+
 # Lambdas of one line
 
 
@@ -184,6 +266,108 @@ def test_lambdas_that_changed_places_are_never_taken_for_each_other(
 
     assert len(right) == 64
     assert found.strip() in {right, "refused"}
+
+
+# Bytecode beside the file
+
+
+def put_bytecode(module: Path, code: CodeType, *, age: int = 0, flags: int = 0) -> None:
+    """Cache bytecode as an import does, so many seconds after its source was written."""
+    status = module.stat()
+    parts = (flags, int(status.st_mtime), status.st_size)
+    header = importlib.util.MAGIC_NUMBER + b"".join(part.to_bytes(4, "little") for part in parts)
+    if flags & 1:
+        header = header[:8] + importlib.util.source_hash(module.read_bytes())
+    cached = Path(importlib.util.cache_from_source(str(module)))
+    cached.write_bytes(header + marshal.dumps(code))
+    written = int(status.st_mtime) + age
+    os.utime(cached, (written, written))
+
+
+def otherwise(code: CodeType) -> CodeType:
+    """Compile as no release does: with a constant that nothing uses."""
+    inner = (otherwise(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_consts=(*inner, "unused"))
+
+
+@pytest.mark.parametrize("is_replaceable", [True, False])
+@pytest.mark.parametrize("flags", [0, 1, 3], ids=["time", "hash", "checked hash"])
+def test_bytecode_of_another_compiler_is_that_of_its_file(
+    tmp_path: Path,
+    imports: Import,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: int,
+    *,
+    is_replaceable: bool,
+) -> None:
+    """Releases of Python that share a magic number don't compile everything alike."""
+    expected = fingerprint(imports(STATEMENTS).Net())
+    place = tmp_path / "edited.py"
+    code = otherwise(compile(STATEMENTS, str(place), "exec"))
+    put_bytecode(place, code, age=10, flags=flags)
+    del sys.modules["edited"]
+    module = importlib.import_module("edited")
+    assert "unused" in module.Net.step.__code__.co_consts
+    monkeypatch.setattr(sys, "dont_write_bytecode", not is_replaceable)
+
+    assert fingerprint(module.Net()) == expected
+    rewrite(module, STATEMENTS.replace("Random(1)", "Random(100)"))
+    with pytest.raises(ChangedSourceError):
+        fingerprint(module.Net())
+
+
+def test_an_edit_whose_time_was_set_back_is_one(tmp_path: Path, imports: Import) -> None:
+    """Size and time are as the bytecode says, so that Python itself would take it."""
+    module = imports(STATEMENTS)
+    place = tmp_path / "edited.py"
+    date = place.stat().st_mtime_ns
+    rewrite(module, STATEMENTS.replace("hp, t", "t, hp"))
+    os.utime(place, ns=(date, date))
+
+    with pytest.raises(ChangedSourceError, match=r", or delete its bytecode in __pycache__ if it"):
+        fingerprint(module.Net())
+
+
+@pytest.mark.parametrize("flags", [0, 1], ids=["same second", "unchecked hash"])
+def test_bytecode_that_python_would_take_again_is_named(
+    tmp_path: Path, imports: Import, flags: int
+) -> None:
+    source = """
+import random
+RNG = random.Random(1)
+class Net:
+    def step(self): return 1
+class Other:
+    def step(self): return RNG
+"""
+    imports(source)
+    place = tmp_path / "edited.py"
+    put_bytecode(place, compile(source, str(place), "exec"), flags=flags)
+    del sys.modules["edited"]
+    module = importlib.import_module("edited")
+    date = place.stat().st_mtime_ns
+    rewrite(module, source.replace("1", "2"))
+    date = max(date // 10**9 * 10**9 + 999_000_000, date)  # the end of that second
+    os.utime(place, ns=(date, date))
+
+    for trainable in (module.Net(), module.Other()):
+        with pytest.raises(
+            ChangedSourceError, match=r", or delete its bytecode in __pycache__ if it was not"
+        ):
+            fingerprint(trainable)
+
+
+def test_what_another_process_caches_later_changes_nothing(imports: Import) -> None:
+    module = imports(STATEMENTS)
+    before = fingerprint(module.Net())
+
+    rewrite(module, STATEMENTS.replace("Random(1)", "Random(100)"))
+    py_compile.compile(str(module.__file__))
+    with pytest.raises(ChangedSourceError, match=r"the source at line 6 of"):
+        fingerprint(module.Net())
+
+    rewrite(module, STATEMENTS)  # put back, but not the bytecode
+    assert fingerprint(module.Net()) == before
 
 
 # Code that something rewrote
@@ -274,8 +458,9 @@ def test_a_function_that_moved_is_told_where_it_stands(imports: Import) -> None:
 
     with pytest.raises(
         ChangedSourceError, match=r"is not what runs.* \(it is at line 4 of the file now\)"
-    ):
+    ) as caught:
         fingerprint(module.Net())
+    assert "decorator" not in str(caught.value)
 
 
 GENERATED = """
@@ -404,6 +589,60 @@ Net = make()
         fingerprint(module.Net())
 
 
+NESTED = """
+import random
+def kept(rng): return lambda thing: thing
+def make():
+    # first
+    def noise(x, rng=random.Random(1), *, other, more=random.Random(2)): return rng, more
+    @kept(random.Random(3))
+    def move(x): return noise(x, other=1)
+    @kept(random.Random(4))
+    class Part(kept(random.Random(5))(object), metaclass=kept(random.Random(6))(type)):
+        def turn(self, rng=random.Random(7)): return move(rng)
+    turn = lambda x, rng=random.Random(8): Part().turn(x)
+    print
+    return turn
+class Holder:
+    def hold(self, rng=random.Random(9)): return rng
+    print
+HOLD = Holder.hold
+TURN = make()
+class Net:
+    def step(self, hp, t): return TURN(t), HOLD
+"""
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_what_runs_in_a_function_where_another_is_made_must_be_what_ran(
+    imports: Import, number: int
+) -> None:
+    """A generator has no content: only the expression of a default tells what it is."""
+    module = imports(NESTED)
+    before = fingerprint(module.Net())
+    rewrite(module, NESTED.replace(f"Random({number})", "Random(0)"))
+    os.utime(str(module.__file__), (1, 1))  # else a reload might take the bytecode for new
+
+    with pytest.raises(ChangedSourceError, match=r"reload what was edited since it was imported"):
+        fingerprint(module.Net())
+
+    importlib.reload(module)
+    assert fingerprint(module.Net()) != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("# first", "# second"), ("    print\n    return", "    repr\n    return")]
+)
+def test_other_statements_of_a_function_that_makes_one_count_by_what_they_made(
+    imports: Import, old: str, new: str
+) -> None:
+    module = imports(NESTED)
+    before = fingerprint(module.Net())
+    rewrite(module, NESTED.replace(old, new))
+
+    assert fingerprint(module.Net()) == before
+
+
 def test_a_constant_counts_by_the_value_that_runs(imports: Import) -> None:
     source = "WIDTH = 8\nclass Net:\n    def step(self): return WIDTH\n"
     module = imports(source)
@@ -484,6 +723,78 @@ def test_what_a_script_executes_is_not_taken_for_the_script(tmp_path: Path) -> N
     (tmp_path / "script.py").write_text(STATEMENTS + run, encoding="utf-8")
 
     assert in_process(tmp_path, "script.py").startswith("Fingerprint(")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Random(1{})", "Random(100)"),
+        ("return WIDTH{},", "return 8,"),
+        ("UNUSED = 12{}", "UNUSED = ("),
+    ],
+    ids=["statement", "function", "no Python"],
+)
+def test_whoever_edits_a_running_script_is_told_to_start_it_again(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    edit = f"""
+from pathlib import Path
+place = Path(__file__)
+place.write_text(place.read_text().replace({old!r}.format(""), {new!r}))
+from dasktune.study.fingerprint import fingerprint
+try: print(fingerprint(Net()))
+except Exception as error: print(error)
+"""
+    (tmp_path / "script.py").write_text(STATEMENTS + edit, encoding="utf-8")
+
+    words = in_process(tmp_path, "script.py")
+
+    assert "start the script again: what has finished answers from the store" in words
+    assert "reload" not in words
+
+
+# What another name hides
+
+
+@pytest.mark.parametrize("tool", [["cProfile", "-o", "stats"], ["trace", "--listfuncs"]])
+def test_a_script_that_a_tool_runs_is_found_though_the_tool_has_its_name(
+    tmp_path: Path, tool: list[str]
+) -> None:
+    source = f"""
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Config: rate: float = 0.1
+class Net:
+    def __init__(self): self.config = Config()
+    def step(self, hp, t): return self.config
+{SHOW}
+"""
+    (tmp_path / "script.py").write_text(source, encoding="utf-8")
+
+    found = in_process(tmp_path, "-m", *tool, "script.py")
+
+    assert in_process(tmp_path, "script.py").strip() in found
+
+
+SENT = """
+class Net:
+    def step(self, t): return t
+def step(t): return t
+"""
+
+
+@pytest.mark.parametrize(("name", "what"), [("Net", "class 'Net'"), ("step", "'step'")])
+def test_code_that_was_sent_here_without_its_file_is_named_as_such(name: str, what: str) -> None:
+    space: dict[str, object] = {"__name__": "nowhere"}
+    exec(compile(SENT, "<dynamic-code>", "exec"), space)
+
+    with pytest.raises(InvalidStudyError) as caught:
+        fingerprint(space[name])
+
+    assert str(caught.value) == (
+        f"the source of {what} isn't found, as its code was sent here from another process: import "
+        "the trainable from a module, or make the study in the process that defines it"
+    )
 
 
 def test_refusals_are_bad_studies() -> None:
