@@ -9,6 +9,7 @@ What is reached only through a string (`getattr`, `import_module`) isn't seen.
 """
 
 import ast
+import builtins
 import linecache
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -188,8 +189,11 @@ def _origin(statement: ast.ImportFrom, namespace: Namespace) -> ModuleType | Non
     return user_module(resolve_name("." * statement.level + (statement.module or ""), package))
 
 
-def defaults(function: FunctionType, node: FunctionNode) -> Iterator[tuple[str, object]]:
-    """Yield parameters with their defaults, except those that repeat a module-level name."""
+def defaults(function: FunctionType, node: FunctionNode) -> Iterator[tuple[str, object, bool]]:
+    """Yield parameters with their defaults, except those that repeat a module-level name.
+
+    And whether the expression says all about the default: it may take a local of a function around.
+    """
     names = [parameter.arg for parameter in [*node.args.posonlyargs, *node.args.args]]
     written = dict(zip(reversed(names), reversed(node.args.defaults), strict=False))
     given = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
@@ -199,7 +203,16 @@ def defaults(function: FunctionType, node: FunctionNode) -> Iterator[tuple[str, 
     for name, value in (given | (function.__kwdefaults__ or {})).items():
         tree = written.get(name)
         if not isinstance(tree, ast.Name) or function.__globals__.get(tree.id, tree) is not value:
-            yield name, value
+            yield name, value, tree is not None and not _may_take_locals(tree, function)
+
+
+def _may_take_locals(tree: ast.expr, function: FunctionType) -> bool:
+    if "<locals>" not in function.__code__.co_qualname:
+        return False
+    names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
+    found = (function.__globals__.get(name, getattr(builtins, name, None)) for name in names)
+    # Of a module-level value by such a name nobody knows that it is meant.
+    return not all(isinstance(value, ModuleType) or callable(value) for value in found)
 
 
 # Where code is written

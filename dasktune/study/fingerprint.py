@@ -17,7 +17,8 @@ never meets a difference. Sets know no order, so the order of discovery is irrel
 * A module-level name counts by its value, like an attribute. If the value has no fixed content (a
   data set of a library), the statements that bind the name count instead, with all they refer to;
   so does text that they compute from `__file__` or `__name__`.
-* A default, or an attribute of a class, whose value has no fixed content counts by its expression.
+* A default, or an attribute of a class, whose value has no fixed content counts by its expression,
+  unless this may take a local of a function around: its value is not to be found any more.
 * Special methods that were compiled from no file are generated (dataclass, namedtuple): the class
   determines them.
 * The order of a dict counts: who builds layers from it draws their weights in that order. Sets
@@ -235,8 +236,12 @@ class _Graph:
                 path = f"closure variable {name!r} of {code.co_qualname}"
                 self._edge(index, f"closure {name}", self._of(content, path))
         self._link_references(index, References([node]), function.__globals__, cells)
-        for name, default in defaults(function, node):
-            self._try_edge(index, f"default {name}", default)
+        for name, default, is_said in defaults(function, node):
+            path = f"default {name!r} of {code.co_qualname}"
+            if is_said:
+                self._try_edge(index, f"default {name}", default)
+            else:
+                self._edge(index, f"default {name}", self._of(default, path))
         for name, attribute in vars(function).items():
             self._try_edge(index, f".{name}", attribute)
 

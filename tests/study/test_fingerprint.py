@@ -156,6 +156,33 @@ def in_process(folder: Path, *arguments: str, hash_seed: str = "random") -> str:
     return answer.stdout
 
 
+NOISE = """
+import random
+SEED = 7
+def make(seed):
+    def noise(x, rng={}):
+        return rng.random() * x
+    return noise
+"""
+
+
+@pytest.mark.parametrize("default", ["random.Random(seed)", "random.Random(SEED)"])
+def test_a_default_without_content_that_may_take_a_local_is_refused(
+    value: Callable[..., str], default: str
+) -> None:
+    with pytest.raises(InvalidStudyError, match=r"default 'rng' of make.*noise is an object of ra"):
+        value("make(7)", NOISE.format(default))
+
+
+def test_a_default_without_content_counts_by_an_expression_that_says_all(
+    value: Callable[..., str],
+) -> None:
+    seven = value("make(7)", NOISE.format("random.Random(7)"))
+    assert seven == value("make(7)", NOISE.format("random.Random(7)"))
+    assert seven != value("make(7)", NOISE.format("random.Random(8)"))
+    assert value("make(7)", NOISE.format("[seed]")) != value("make(8)", NOISE.format("[seed]"))
+
+
 # One identity wherever the code is
 
 
