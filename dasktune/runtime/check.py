@@ -27,7 +27,7 @@ from dasktune.runtime.difference import (
 from dasktune.runtime.generators import shielded_generators
 from dasktune.runtime.noticing import noticed_draws, same_threads
 from dasktune.runtime.payload import pack
-from dasktune.runtime.refusal import refuse_no_trainable, refuse_what_cannot_travel
+from dasktune.runtime.refusal import refuse_what_cannot_travel
 from dasktune.runtime.rehearsal import (
     AloneError,
     Finding,
@@ -43,7 +43,7 @@ from dasktune.store.codec import decode
 from dasktune.study.core import StudyCore
 from dasktune.study.events import StudyStarted
 from dasktune.study.ports import Trainable
-from dasktune.study.study import Study
+from dasktune.study.study import Study, refuse_no_trainable
 from dasktune.units import Seconds, Step
 
 _LEAST_PATIENCE_S = 600.0

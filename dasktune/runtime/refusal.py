@@ -33,7 +33,6 @@ import cloudpickle
 
 from dasktune.errors import InvalidStudyError
 from dasktune.runtime.payload import travelling_by_value
-from dasktune.space.value import shown
 from dasktune.study.content import (
     contents,
     functions_in,
@@ -48,25 +47,8 @@ LIMIT_BYTES = 10 * 2**20
 _Object: TypeAlias = Any
 """Whatever training code may hold."""
 
-_METHODS = ("setup", "step", "evaluate", "state_dict", "load_state_dict")
-"""What training code must have."""
-
 _LOCKS = ("_thread.lock", "_thread.RLock", "multiprocessing.synchronize.SemLock")
 _MOST_VISITED = 200_000
-
-
-def refuse_no_trainable(given: object) -> None:
-    """Make sure that something is training code, before anything is tried with it.
-
-    Raises:
-        InvalidStudyError: It is a class, or lacks a method.
-    """
-    missing = [name for name in _METHODS if not callable(getattr(given, name, None))]
-    if isinstance(given, type) or missing:
-        raise InvalidStudyError(
-            f"trainable is {shown(given)}; it must be an instance of a class with the methods "
-            f"{', '.join(_METHODS)}"
-        )
 
 
 def refuse_what_cannot_travel(trainable: object) -> None:

@@ -132,7 +132,7 @@ class Study:
         if isinstance(chosen, Grid):
             searched.points()  # refuses what is continuous
         tuner.check(searched)
-        _check_trainable(trainable)
+        refuse_no_trainable(trainable)
         metrics, modes = _metrics(metric, mode)
         ranked = _ranked(metrics, rank_by, tuner)
         _check_text(
@@ -271,9 +271,15 @@ def _first(
 
 
 _METHODS = ("setup", "step", "evaluate", "state_dict", "load_state_dict")
+"""What training code must have."""
 
 
-def _check_trainable(trainable: object) -> None:
+def refuse_no_trainable(trainable: object) -> None:
+    """Make sure that something is training code, before anything is tried with it.
+
+    Raises:
+        InvalidStudyError: It is a class, or lacks a method.
+    """
     missing = [name for name in _METHODS if not callable(getattr(trainable, name, None))]
     if isinstance(trainable, type) and not missing:
         raise InvalidStudyError(

@@ -1,13 +1,10 @@
 """What every backend owes to the core, and those that train or reach for other machines besides."""
 
 import math
-import os
-import signal
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -55,7 +52,6 @@ from tests.runtime.trainables import (
     Walk,
     assert_exact,
     study_of,
-    wait_until,
 )
 
 TUNERS_AND_REPORTS = [
@@ -467,18 +463,9 @@ class ClusterContract(TrainingContract):
     def test_what_a_killed_worker_had_not_committed_is_trained_again_to_the_same_bits(
         self, folder: Path, states: dict[str, Made], tmp_path: Path
     ) -> None:
-        def kill_one() -> int:
-            with hold:
-                pid = notes.wait_for(1, 4)[-1].pid
-                os.kill(pid, signal.SIGKILL)
-                wait_until(lambda: not Path(f"/proc/{pid}").exists())
-            return pid
-
         notes, store = Notes(folder), Store(tmp_path)
         core = StudyCore([study_of(Walk(str(folder)))])
-        with ThreadPoolExecutor(1) as pool, ExitStack() as hold:
-            hold.enter_context(notes.held(4))
-            killed = pool.submit(kill_one)
+        with notes.killing(4) as killed:
             watched = self.play(core, states, store)
             pid = killed.result()
         assert [event.died for event in watched.heard(WorkerLeft)] == [True]

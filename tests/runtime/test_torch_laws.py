@@ -5,7 +5,6 @@ One truth, each trial trained alone and by hand; every test compares with it all
 
 import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -177,16 +176,7 @@ def test_on_one_two_and_four_workers_that_all_train_the_bits_are_the_same(
 def test_after_a_worker_was_killed_in_the_middle_of_a_path_the_bits_are_the_same(
     client: Client, notes: Notes, store: Store, states: dict[str, Made]
 ) -> None:
-    def kill_one() -> int:
-        with hold:
-            pid = notes.wait_for(1, 4)[-1].pid
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not Path(f"/proc/{pid}").exists())
-        return pid
-
-    with ThreadPoolExecutor(1) as pool, ExitStack() as hold:
-        hold.enter_context(notes.held(4))  # the forks at steps 2 and 3 are behind it
-        killed = pool.submit(kill_one)
+    with notes.killing(4) as killed:  # the forks at steps 2 and 3 are behind it
         result = run(noted_study(notes.folder), store=store, client=client)
         pid = killed.result()
     assert_same_bits(result, store, states)

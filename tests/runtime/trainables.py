@@ -9,10 +9,12 @@ runtime, and gives the state after each step of each configuration.
 import multiprocessing
 import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -206,6 +208,21 @@ class Notes:
 
         wait_until(lambda: len(found()) >= n, f"no {n} calls of step {t}: {self.calls}")
         return found()
+
+    @contextmanager
+    def killing(self, t: int) -> Iterator[Future[int]]:
+        """Hold whoever comes to a step, kill one of them, and let the others go; gives its pid."""
+
+        def kill_one() -> int:
+            with hold:
+                pid = self.wait_for(1, t)[-1].pid
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda: not Path(f"/proc/{pid}").exists())
+            return pid
+
+        with ThreadPoolExecutor(1) as pool, ExitStack() as hold:
+            hold.enter_context(self.held(t))
+            yield pool.submit(kill_one)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -343,13 +343,9 @@ def test_an_append_that_is_tried_again_is_there_once(
     assert list(store.journal("study").lines()) == ["one", "two", "three", "four"]
 
 
-@pytest.mark.parametrize("before", [[], ["one"]], ids=["a new segment", "a segment that grows"])
-def test_lines_whose_answer_was_lost_count_for_readers_and_for_a_successor_that_read_them(
-    store: Store, monkeypatch: pytest.MonkeyPatch, before: list[str]
-) -> None:
-    journal = store.journal("study")
-    for line in before:
-        journal.append(line)
+@contextmanager
+def answers_lost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let what is put arrive, and its writer hear nothing of that."""
     pipe_file = MemoryFileSystem.pipe_file
 
     def arrives_and_fails(*arguments: Any, **options: Any) -> None:  # noqa: ANN401
@@ -358,8 +354,19 @@ def test_lines_whose_answer_was_lost_count_for_readers_and_for_a_successor_that_
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "pipe_file", arrives_and_fails)
-        with pytest.raises(BackendError):
-            journal.append("two", "three")
+        yield
+
+
+@pytest.mark.parametrize("before", [[], ["one"]], ids=["a new segment", "a segment that grows"])
+def test_lines_whose_answer_was_lost_count_for_readers_and_for_a_successor_that_read_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch, before: list[str]
+) -> None:
+    journal = store.journal("study")
+    for line in before:
+        journal.append(line)
+
+    with answers_lost(monkeypatch), pytest.raises(BackendError):
+        journal.append("two", "three")
 
     arrived = [*before, "two", "three"]
     assert list(store.journal("study").lines()) == arrived
@@ -373,16 +380,9 @@ def test_a_first_append_may_be_tried_again_with_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = store.journal("study")
-    pipe_file = MemoryFileSystem.pipe_file
 
-    def arrives_and_fails(*arguments: Any, **options: Any) -> None:  # noqa: ANN401
-        pipe_file(*arguments, **options)
-        raise ConnectionError("no answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryFileSystem, "pipe_file", arrives_and_fails)
-        with pytest.raises(BackendError):
-            journal.append("one")
+    with answers_lost(monkeypatch), pytest.raises(BackendError):
+        journal.append("one")
     journal.append("one", "two")
 
     assert list(store.journal("study").lines()) == ["one", "two"]
