@@ -166,6 +166,11 @@ class _Passage:
                 "gave where the study was described; a schedule must depend on the step alone"
             )
         is_through = all(map(self._reach, self._known.targets()))
+        reached = stage.stop if is_through else self._at
+        if self._lost is None:
+            if is_through:
+                self.tell(stage.stop)
+            self._keep(reached)
         if self._lost is not None:
             return Outcome(
                 key=stage.key,
@@ -173,10 +178,6 @@ class _Passage:
                 executed_steps=self.n_executed,
                 lost=self._lost,
             )
-        reached = stage.stop if is_through else self._at
-        if is_through:
-            self.tell(stage.stop)
-        self._keep(reached)
         return Outcome(
             key=stage.key,
             reached=reached,
@@ -208,8 +209,8 @@ class _Passage:
             return False
         if target < self._stage.stop:
             metrics = self._take(self._trainable)
-            if target == begin:
-                self._workplace.store.add_metrics(self._known.states[begin], metrics)
+            if target == begin and not self._add(self._known.states[begin], metrics):
+                return False
             self.tell(target)
         elif self._stage.evaluates:
             self._take(self._trainable)
@@ -275,7 +276,18 @@ class _Passage:
             if metrics is not None and record.metrics is not None:
                 known.metrics[reached] = floats(record.metrics)  # of the attempt that stands
         elif key is not None and self._has_taken:
-            store.add_metrics(key, metrics, known.before(reached))
+            self._add(key, metrics, known.before(reached))
+
+    def _add(
+        self,
+        key: Digest,
+        metrics: Mapping[str, float] | None,
+        passed: Mapping[Step, Mapping[str, float]] | None = None,
+    ) -> bool:
+        """Add to the record of a stored state; False if another driver has evicted it meanwhile."""
+        if self._workplace.store.add_metrics(key, metrics, passed) is None:
+            self._lost = key
+        return self._lost is None
 
 
 def _holding(order: Order, workplace: Workplace, key: Digest | None) -> Trainable | None:

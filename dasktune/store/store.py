@@ -149,15 +149,18 @@ class Store:
 
     def add_metrics(
         self, key: Digest, metrics: Metrics | None = None, passed: Passed | None = None
-    ) -> Record:
+    ) -> Record | None:
         """Record metrics of a stored state, and of states on the way to it; others stay.
 
+        Returns:
+            Its record; None if it isn't stored.
+
         Raises:
-            BackendError: There is no such state, or the store cannot be written to.
+            BackendError: The store cannot be written to.
         """
         record = self.record(key)
         if record is None:
-            raise BackendError(f"there is no state {key!r} in {self.url!r} to have metrics")
+            return None
         more = record.with_metrics(checked_metrics(metrics)).with_passed(checked_passed(passed))
         with self._medium.writing():
             self._medium.put(record_name(key), more.to_bytes())

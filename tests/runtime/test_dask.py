@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from tests.runtime.trainables import (
     Raises,
     Walk,
     assert_exact,
-    cluster_of,
     study_of,
     tasks_of,
     truth,
@@ -40,19 +39,6 @@ from tests.runtime.trainables import (
 from tests.torch.networks import Convolution
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SpecCluster]:
-    """Four workers; who asks for `one` gets one of them, for `two` two."""
-    with cluster_of({"one": 1, "two": 1}, {"two": 1}, {}, {}) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def client(cluster: SpecCluster) -> Iterator[Client]:
-    with Client(cluster) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

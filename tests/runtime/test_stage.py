@@ -168,6 +168,37 @@ def test_a_damaged_state_inside_a_stage_is_passed_over_the_next_time(bench: Benc
     bench.assert_stored(8)
 
 
+class Evicts(Walk):
+    """While it is evaluated, another driver makes room."""
+
+    def evaluate(self) -> Mapping[str, Any]:
+        store = Store(Path(self.folder, "store"))
+        for record in store.records():
+            store.drop(record.key)
+        return super().evaluate()
+
+
+@pytest.mark.parametrize(
+    ("stored", "changed"),
+    [
+        (5, {"start": 5, "stop": 5, "evaluates": True}),
+        (5, {"start": 0, "stop": 5, "evaluates": True}),
+        (3, {"start": 0, "stop": 8, "report_steps": (3, 5)}),
+    ],
+    ids=["start", "end", "inside"],
+)
+def test_a_state_that_is_evicted_while_it_is_evaluated_is_lost_and_no_failure(
+    tmp_path: Path, stored: int, changed: Mapping[str, Any]
+) -> None:
+    bench = Bench(tmp_path, Evicts(str(tmp_path)))
+    bench.run(bench.stage(0, stored))
+    stage = bench.stage(**changed)
+    outcome = bench.run(stage, looks_inside=True)
+    assert (outcome.lost, outcome.error) == (bench.key(stored), None)
+    assert (outcome.reached, outcome.metrics, outcome.executed_steps) == (stage.start, None, 0)
+    bench.assert_stored()
+
+
 def test_keys_that_do_not_fit_the_values_are_refused(bench: Bench) -> None:
     # A function of the step that gives other values on the worker than in the driver.
     outcome = bench.run(bench.stage(0, 5, key=bench.key(6)))

@@ -31,7 +31,6 @@ from tests.runtime.trainables import (
     Made,
     Notes,
     assert_exact,
-    cluster_of,
     tasks_of,
     truth,
     wait_until,
@@ -68,19 +67,6 @@ def notes(folder: Path, states: dict[str, Made]) -> Notes:  # noqa: ARG001  (tak
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SpecCluster]:
-    """Four workers; who asks for `one` gets one of them, for `two` two."""
-    with cluster_of({"one": 1, "two": 1}, {"two": 1}, {}, {}) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def client(cluster: SpecCluster) -> Iterator[Client]:
-    with Client(cluster) as client:
-        yield client
 
 
 def assert_same_bits(result: Result, store: Store, states: dict[str, Made]) -> None:

@@ -392,7 +392,8 @@ def cluster_of(*resources: Mapping[str, float]) -> Iterator[SpecCluster]:
     with SpecCluster(
         scheduler={"cls": Scheduler, "options": options},
         workers={i: worker_of(each) for i, each in enumerate(resources)},
-        silence_logs=50,
+        # Dask would silence all handlers at its logger, that of `caplog` too.
+        silence_logs=False,
     ) as cluster:
         yield cluster
 

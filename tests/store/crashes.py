@@ -267,7 +267,7 @@ def clean_while_others_commit(folder: Path) -> int:
         for key in keys:
             store.commit(key, 1, state_of(1, 2_000))
             assert number_in(store.load(key)) == 1, "a cleaner took what was being written"
-            store.add_metrics(key, {"loss": 0.5})
+            assert store.add_metrics(key, {"loss": 0.5}) is not None
 
     store = Store(folder)
     store.write_proof("begun")  # what is no store yet cannot be cleaned
