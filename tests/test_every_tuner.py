@@ -137,7 +137,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.timeout(300)
 @every
 def test_a_study_whose_driver_is_killed_again_and_again_trains_no_committed_step_twice(
     folder: Path, name: str

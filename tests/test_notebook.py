@@ -10,7 +10,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-PATIENCE_S = 50.0
+PATIENCE_S = 100.0
 
 DEFINITION = '''
 import threading

@@ -498,10 +498,12 @@ class Gone(io.StringIO):
 def test_a_terminal_that_is_gone_stops_no_study() -> None:
     stream = Gone()
     console = Console(file=stream, force_terminal=True, width=200, height=30)
-    watch = play(Terminal(console, Clock(), has_table=True), Clock(), step_s=1.0)
+    terminal = Terminal(console, Clock(), has_table=True)
+    watch = play(terminal, Clock(), step_s=1.0)
 
-    stream.is_gone = True
-    watch.close(at_once=True)
+    with terminal._live._lock:  # or what draws by itself would find it gone before
+        stream.is_gone = True
+        watch.close(at_once=True)
 
 
 def test_where_the_output_is_closed_a_terminal_still_shows_the_run(

@@ -138,7 +138,7 @@ def test_what_a_worker_is_told_before_and_after_it_imports_the_script(tmp_path: 
     answer = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "PYTHONPATH": str(Path.cwd()), "CUDA_VISIBLE_DEVICES": "5,6"},
-        check=True, capture_output=True, text=True, timeout=50,
+        check=True, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     early = {
         "CUDA_VISIBLE_DEVICES": "5,6",
@@ -159,7 +159,7 @@ def test_a_script_without_a_guard_gets_one_sentence(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-        check=False, capture_output=True, text=True, timeout=50,
+        check=False, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert answer.returncode == 1, answer
     assert answer.stderr.count("\n") == 1

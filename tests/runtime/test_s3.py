@@ -18,7 +18,7 @@ from dasktune.study.result import Result
 from tests.runtime.trainables import Made, Notes, Plan, assert_exact, truth, wait_until
 from tests.s3 import BUCKET, environment_of, options_of, s3_server
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 

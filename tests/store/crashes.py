@@ -226,14 +226,24 @@ def killed_while_journaling(folder: Path) -> int:
     return n_deaths
 
 
+def together(folder: Path, what: str, me: int, n: int) -> None:
+    """Wait until `n` processes have come to the same place."""
+    (folder / f"{what} {me}").touch()
+    end_s = time.monotonic() + 100.0
+    while len(list(folder.glob(f"{what} *"))) < n:
+        assert time.monotonic() < end_s, f"no other process is {what}"
+        time.sleep(0.001)
+
+
 def commit_at_once(folder: Path) -> int:
     """Let two processes commit the same keys while a third reads; all must agree on each."""
     keys = [Digest(f"{number:064x}") for number in range(150)]
-    start = time.monotonic() + 0.2
 
     def write(writer: int) -> None:
         store = Store(folder)
-        time.sleep(max(0.0, start - time.monotonic()))
+        # Each is the first at one key, and none goes on before the other has begun.
+        store.commit(keys[writer], 1, state_of(writer, 2_000))
+        together(folder, "writing", writer, 2)
         standing = [store.commit(key, 1, state_of(writer, 2_000)).sha256 for key in keys]
         (folder / f"writer {writer}").write_text(json.dumps(standing), encoding="ascii")
 
@@ -261,10 +271,14 @@ def commit_at_once(folder: Path) -> int:
 def clean_while_others_commit(folder: Path) -> int:
     """Clean again and again, however young things are; no commit may lose anything."""
     keys = [Digest(f"{number:064x}") for number in range(60)]
+    n_waits = 3
+    hears, says = os.pipe()
 
     def write() -> None:
         store = Store(folder)
-        for key in keys:
+        for number, key in enumerate(keys):
+            if number % (len(keys) // n_waits) == 0:
+                os.read(hears, 1)  # until the cleaner has come round once more
             store.commit(key, 1, state_of(1, 2_000))
             assert number_in(store.load(key)) == 1, "a cleaner took what was being written"
             assert store.add_metrics(key, {"loss": 0.5}) is not None
@@ -276,6 +290,8 @@ def clean_while_others_commit(folder: Path) -> int:
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         store.clean()
         rounds += 1
+        if rounds <= n_waits:
+            os.write(says, b".")
     assert not died(child)
     assert store.keys() == set(keys)
     return rounds
@@ -305,22 +321,22 @@ def take_over_at_once(folder: Path) -> int:
     for round_ in range(4):
         study = f"study-{round_}"
         medium.put(f"locks/{study}/00000007.json", json.dumps(sign).encode())
-        start = time.monotonic() + 0.02
 
-        def take(me: int, study: str = study, start: float = start) -> None:
-            time.sleep(max(0.0, start - time.monotonic()))
+        def take(me: int, study: str = study) -> None:
+            together(folder, f"{study} begins", me, 4)
             try:
-                lock = HeartbeatLock(medium, study, every_s=0.01, patience_s=0.3)
+                lock = HeartbeatLock(medium, study, every_s=0.01, patience_s=1.0)
             except BackendError as error:
                 assert "is being run by" in str(error)  # noqa: PT017 - the process is no test
-                return
-            (folder / f"{study} {me}").touch()
-            time.sleep(0.5)
-            lock.check()
+            else:
+                (folder / f"{study} is held by {me}").touch()
+            together(folder, f"{study} is decided", me, 4)
+            if (folder / f"{study} is held by {me}").exists():
+                lock.check()
 
         children = [forked(lambda me=me: take(me)) for me in range(4)]  # type: ignore[misc]
         assert sum(died(child) for child in children) == 0
-        winners = list(folder.glob(f"{study} *"))
+        winners = list(folder.glob(f"{study} is held by *"))
         assert len(winners) == 1, f"{winners} all hold the lock"
     return 4
 

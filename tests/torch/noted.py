@@ -78,7 +78,7 @@ def _drive(folder: str, store: str, address: str | None) -> None:
     if address is None:
         run(study, store=store, workers=0)
     else:
-        with Client(address, timeout=3) as client:
+        with Client(address, timeout=LIMIT_S) as client:
             run(study, store=store, client=client)
 
 
