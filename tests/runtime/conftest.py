@@ -1,5 +1,6 @@
-"""A cluster that other people started, for the tests of a module."""
+"""Clusters that other people started, and where they listen."""
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +20,12 @@ def cluster() -> Iterator[SpecCluster]:
 def client(cluster: SpecCluster) -> Iterator[Client]:
     with Client(cluster) as client:
         yield client
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for a server that allows addresses to be used again; nobody else gets it meanwhile."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield int(kept.getsockname()[1])

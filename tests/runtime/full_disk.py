@@ -4,8 +4,10 @@ Run with a small file system at DISK that belongs to this process and its childr
 """
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from distributed import Client
@@ -16,7 +18,15 @@ from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from dasktune.study.events import StageFinished
 from dasktune.study.timeline import Entry
-from tests.runtime.trainables import Notes, Walk, assert_exact, cluster_of, study_of, truth
+from tests.runtime.trainables import (
+    LIMIT_S,
+    Notes,
+    Walk,
+    assert_exact,
+    cluster_of,
+    study_of,
+    truth,
+)
 
 
 def main() -> None:
@@ -30,17 +40,21 @@ def main() -> None:
         for place in places:
             study = study_of(Walk(str(folder)))
             store, notes = Store(disk / f"store-{len(place)}-{'client' in place}"), Notes(folder)
-            filler = disk / "filler"
+            filler, is_full = disk / "filler", Event()
 
-            def fill(entry: Entry, filler: Path = filler) -> None:
-                if isinstance(entry.event, StageFinished) and not filler.exists():
+            def fill(entry: Entry, filler: Path = filler, is_full: Event = is_full) -> None:
+                if isinstance(entry.event, StageFinished) and not is_full.is_set():
                     _fill(filler)
+                    is_full.set()
 
             said = ""
-            try:
-                run(study, store=store, on_event=fill, **place)
-            except BackendError as error:
-                said = str(error)
+            with ThreadPoolExecutor(1) as meanwhile, ExitStack() as hold:
+                hold.enter_context(notes.held(4))  # the disk is full before all is trained
+                meanwhile.submit(_release, hold, is_full)
+                try:
+                    run(study, store=store, on_event=fill, **place)
+                except BackendError as error:
+                    said = str(error)
             assert "No space left" in said, said
             assert "\n" not in said
             kept = store.keys()
@@ -53,6 +67,11 @@ def main() -> None:
             assert kept <= store.keys()
             assert notes.repeated
             assert notes.n_distinct == result.steps_unique
+
+
+def _release(hold: ExitStack, is_full: Event) -> None:
+    with hold:
+        is_full.wait(LIMIT_S)
 
 
 def _fill(path: Path) -> None:

@@ -6,20 +6,21 @@ import random
 import re
 import signal
 import threading
-import time
 from collections.abc import Mapping
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from distributed import Client, SpecCluster
 
 import dasktune as dt
 from dasktune.runner import run
+from dasktune.runtime.sent import task_key
 from dasktune.store.store import Store
-from dasktune.study.commands import StudyStatus
-from dasktune.study.events import StudyStarted
+from dasktune.study.commands import RunPath, StudyStatus
+from dasktune.study.events import StageFinished, StudyStarted
 from dasktune.study.timeline import Entry
 from dasktune.trial import TrialStatus
 from tests.runtime.trainables import (
@@ -30,6 +31,7 @@ from tests.runtime.trainables import (
     Raises,
     Walk,
     assert_exact,
+    leased,
     study_of,
     tasks_of,
     truth,
@@ -37,6 +39,9 @@ from tests.runtime.trainables import (
     worker_of,
 )
 from tests.torch.networks import Convolution
+
+if TYPE_CHECKING:
+    from dasktune.plan.stage import Stage
 
 pytestmark = pytest.mark.cluster
 
@@ -107,20 +112,22 @@ def test_tasks_are_few_named_by_content_and_run_where_they_were_meant_to(
 ) -> None:
     mine = client.submit(pow, 2, 10, key="mine")
     seen: list[str] = []
+    stages: dict[tuple[int, str], Stage] = {}
+    finished: set[str] = set()
 
-    def look(_: object) -> None:
+    def look(entry: Entry) -> None:
         seen.extend(tasks_of(cluster))
-        # The driver may hear that a stage is done just before the scheduler does: then the next
-        # path is there for a moment beside it. Behind a running stage it would stay for long.
-        for _attempt in range(5):
-            workers = cluster.scheduler.workers.values()
-            paths = [
-                len([t for t in w.processing if str(t.key).startswith("dask")]) for w in workers
-            ]
-            if max(paths) <= 1:
-                return
-            time.sleep(0.02)
-        raise AssertionError("something is queued behind a running stage")
+        paths = [each for each in entry.commands if isinstance(each, RunPath)]
+        stages.update({(path.path, stage.key): stage for path in paths for stage in path.stages})
+        if isinstance(entry.event, StageFinished):
+            (topic,) = leased(cluster)
+            path, key = entry.event.path, entry.event.stage
+            finished.add(task_key(topic, path, stages[path, key]))
+        for worker in list(cluster.scheduler.workers.values()):
+            keys = {str(task.key) for task in list(worker.processing)}
+            # The driver may hear before the scheduler does that a stage is done.
+            running = {key for key in keys if key.startswith("dasktune")} - finished
+            assert len(running) <= 1, "something is queued behind a running stage"
 
     walk = Walk(str(notes.folder), pace_s=0.1)
     run(study_of(walk), store=store, client=client, on_event=look)
@@ -166,8 +173,10 @@ class _Dies(Walk):
 def test_an_answer_whose_worker_dies_before_it_is_fetched_does_not_hang(
     client: Client, notes: Notes, store: Store
 ) -> None:
+    pids = set(client.run(os.getpid).values())
     result = run(study_of(_Dies(str(notes.folder))), store=store, client=client)
     assert Path(notes.folder, "died").exists()
+    wait_until(lambda: pids - set(client.run(os.getpid).values()), "no worker has died")
     assert result.status is StudyStatus.COMPLETED
 
 
@@ -255,7 +264,8 @@ def test_a_worker_that_joins_late_is_used_and_its_gpus_are_asked_for(
         if isinstance(entry.event, StudyStarted):
             cluster.worker_spec["late"] = worker_of({"GPU": 2}, nthreads=2)
             cluster.sync(cluster._correct_state)
-        asked.extend(cluster.scheduler.tasks[k].resource_restrictions for k in tasks_of(cluster))
+        tasks = [cluster.scheduler.tasks.get(key) for key in tasks_of(cluster)]
+        asked.extend(task.resource_restrictions for task in tasks if task is not None)
 
     study = study_of(Walk(str(notes.folder)), tuner=TUNERS["halving"])
     result = run(study, store=store, client=client, resources={"GPU": 0.5}, on_event=look)
@@ -270,13 +280,23 @@ def test_by_default_a_gpu_is_asked_for_where_there_are_any(
 ) -> None:
     asked: dict[str, object] = {}
 
-    def look(_: object) -> None:
+    def have_all_trained() -> bool:
         for key in tasks_of(cluster):
-            task = cluster.scheduler.tasks[key]
-            if task.processing_on is not None:
-                asked[task.processing_on.name] = task.resource_restrictions
+            task = cluster.scheduler.tasks.get(key)
+            worker = None if task is None else task.processing_on
+            if worker is not None:
+                asked[worker.name] = task.resource_restrictions
+        return len(asked) == len(cluster.scheduler.workers)
 
-    run(study_of(Walk(str(notes.folder), 0.02)), store=store, client=client, on_event=look)
+    def look() -> None:
+        with hold:
+            wait_until(have_all_trained)
+
+    with ThreadPoolExecutor(1) as meanwhile, ExitStack() as hold:
+        hold.enter_context(notes.held(6))
+        looked = meanwhile.submit(look)
+        run(study_of(Walk(str(notes.folder))), store=store, client=client)
+        looked.result()
     assert asked.pop("late") == {"GPU": 1}
     assert all(not restrictions for restrictions in asked.values())
 

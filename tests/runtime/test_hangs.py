@@ -73,19 +73,25 @@ def stopped() -> Iterator[Callable[[int], None]]:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take workers for hung soon, and a pause of this machine soon for what it is."""
+    monkeypatch.setattr(watchdog, "HANG_AFTER_S", 1.0)
+    monkeypatch.setattr(watchdog, "_SLEPT_S", 1.5)  # it looks every second
+
+
 def pids_of(client: Client) -> set[int]:
     return set(client.run(os.getpid).values())
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_worker_that_is_stopped_in_mid_stage_is_replaced(
     notes: Notes,
     store: Store,
     states: dict[str, Made],
     stopped: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(watchdog, "HANG_AFTER_S", 1.0)
     pids: list[int] = []
 
     def stop(_: object) -> None:
@@ -100,10 +106,12 @@ def test_a_worker_that_is_stopped_in_mid_stage_is_replaced(
         assert pids
         assert result.status is StudyStatus.COMPLETED
         assert_exact(result, store, states)
-        assert notes.repeated <= notes.in_flight(pids, store)
         assert "its process has not answered for" in caplog.text
         wait_until(lambda: not psutil.pid_exists(pids[0]), "the stopped worker is not killed")
         wait_until(lambda: len(cluster.scheduler.workers) == 2, "it is not replaced")
+        # Where the machine pauses, the other may have been replaced as well.
+        gone = {call.pid for call in notes.calls if not psutil.pid_exists(call.pid)}
+        assert notes.repeated <= notes.in_flight(gone, store)
 
 
 def test_a_worker_that_is_stopped_when_a_driver_comes_is_used_once_it_wakes_up(
@@ -118,16 +126,20 @@ def test_a_worker_that_is_stopped_when_a_driver_comes_is_used_once_it_wakes_up(
         sleeper = min(pids_of(client))
         stopped(sleeper)
 
-        def wake(_: object) -> None:
-            if len(notes.calls) > 3:
+        def wake() -> None:
+            with notes.held(6):
+                notes.wait_for(4)
                 os.kill(sleeper, signal.SIGCONT)
+                wait_until(lambda: sleeper in {call.pid for call in notes.calls})
 
-        study = study_of(Walk(str(notes.folder), PACE_S))
-        result = run(study, store=store, client=client, on_event=wake)
+        with ThreadPoolExecutor(1) as meanwhile:
+            woken = meanwhile.submit(wake)
+            study = study_of(Walk(str(notes.folder), PACE_S))
+            result = run(study, store=store, client=client)
+            woken.result()
         assert_exact(result, store, states)
         assert not notes.repeated
         assert sleeper not in {call.pid for call in notes.calls[:4]}
-        assert sleeper in {call.pid for call in notes.calls}
 
 
 class _Hangs(Walk):
@@ -144,13 +156,12 @@ class _Hangs(Walk):
             time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_step_that_does_not_end_is_shown_in_the_log_and_its_worker_is_replaced(
     notes: Notes,
     store: Store,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(watchdog, "HANG_AFTER_S", 1.0)
     with cluster_of({}, {}) as cluster, Client(cluster) as client:
         result = run(study_of(_Hangs(str(notes.folder))), store=store, client=client)
         assert result.status is StudyStatus.COMPLETED
@@ -177,10 +188,10 @@ class _StartsSlowly(Walk):
         return super().evaluate()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_what_is_only_slow_is_not_taken_for_a_hang(
-    notes: Notes, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    notes: Notes, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watchdog, "HANG_AFTER_S", 1.0)
     with cluster_of({}, {}) as cluster, Client(cluster) as client:
         study = study_of(
             _StartsSlowly(str(notes.folder)),
@@ -235,7 +246,7 @@ def test_a_worker_that_is_told_to_end_commits_at_the_next_step_and_another_goes_
             (told,) = parents.intersection(pids)
             os.kill(told, signal.SIGTERM)
             wait_until(lambda: len(cluster.scheduler.running) == 2)
-            time.sleep(1.5)  # the third, which is idle, has the time to begin too early
+            time.sleep(0.5)  # the third, which is idle, has the time to begin too early
 
     with (
         cluster_of() as cluster,
@@ -269,11 +280,18 @@ def test_a_worker_that_is_drained_ends_its_stage_at_a_step_and_is_given_nothing_
                 close_workers=False,
                 remove=False,
             )
-            wait_until(lambda: len(cluster.scheduler.running) == 1)
+            workers = "__import__('sys').modules['distributed.worker'].Worker._instances"
+            status = f"[worker.status.name for worker in {workers}][0]"
+            wait_until(
+                lambda: (
+                    client.run(eval, status, workers=[address]) == {address: "closing_gracefully"}
+                ),
+                "the worker does not hear of it",
+            )
         n_before = sum(call.pid == pid for call in notes.calls)
         wait_until(lambda: len(notes.calls) > n_before + 10)
         assert sum(call.pid == pid for call in notes.calls) == n_before
-        assert not cluster.scheduler.workers[address].processing
+        wait_until(lambda: not cluster.scheduler.workers[address].processing)
         return address
 
     with (

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -72,13 +73,23 @@ def test_without_plugins_studies_are_exact_on_all_workers_and_a_death_is_noticed
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def kill_one(cluster: SpecCluster) -> int:
-        with notes.held(4):
+        notes.wait_for(2, 1)  # both train
+        at_1.close()
+        with at_4:
             pid = notes.wait_for(1, 4)[-1].pid
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: pid not in {nanny.pid for nanny in cluster.workers.values()})
         return pid
 
-    with refusing(*handlers) as cluster, Client(cluster) as client, ThreadPoolExecutor(1) as pool:
+    with (
+        refusing(*handlers) as cluster,
+        Client(cluster) as client,
+        ThreadPoolExecutor(1) as pool,
+        ExitStack() as at_1,
+        ExitStack() as at_4,
+    ):
+        at_1.enter_context(notes.held(1))
+        at_4.enter_context(notes.held(4))
         killed = pool.submit(kill_one, cluster)
         study = study_of(Walk(str(notes.folder), PACE_S), tuner=TUNERS["halving"])
         result = run(study, store=store, client=client)
@@ -143,7 +154,8 @@ def test_a_study_that_no_worker_can_take_says_so_and_goes_on_when_one_comes(
         added.result()
     assert_exact(result, store, states)
     said = [record.getMessage() for record in caplog.records if record.msg.startswith("nothing")]
-    assert len(said) == 1
+    # The one that comes may not have answered yet a second later, which is said too.
+    assert [text for text in said[1:] if not text.endswith("has not answered yet")] == []
     assert "stages are ready and no worker has joined" in said[0]
     assert "takes GPU: 1" in said[0]
     assert "of the cluster's 2 workers none offers more than GPU: 0" in said[0]

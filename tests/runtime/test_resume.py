@@ -74,8 +74,8 @@ def decisions(store: str, name: str = "study") -> list[str]:
 
 def killed_driver(plan: Plan, notes: Notes, n_calls: int) -> Driver:
     """Start a driver, and kill it after some calls of step()."""
-    with driving(plan) as (driver,):
-        so_far = len(notes.calls)
+    so_far = len(notes.calls)
+    with notes.at_most(n_calls + 2), driving(plan) as (driver,):
         wait_until(lambda: len(notes.calls) >= so_far + n_calls or not driver.process.is_alive())
         driver.signal(signal.SIGKILL)
         driver.process.join()
@@ -156,6 +156,7 @@ def test_a_second_ctrl_c_stops_at_once(notes: Notes, tmp_path: Path) -> None:
 
         def is_gone() -> bool:
             driver.signal(signal.SIGINT)
+            driver.process.join(1.0)
             return not driver.process.is_alive()
 
         wait_until(is_gone)
@@ -308,22 +309,21 @@ def cluster_in_processes(port: int) -> Iterator[subprocess.Popen[bytes]]:
         for process in started:
             stack.callback(process.wait)
             stack.callback(process.kill)
+        wait_until(lambda: _listens(port), "the scheduler does not listen")
         yield started[0]
 
 
-def free_port() -> int:
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        return int(chosen.getsockname()[1])
+def _listens(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_the_death_of_the_scheduler_loses_nothing_that_was_committed(
-    notes: Notes, states: dict[str, Made], tmp_path: Path, comes_back: bool
+    notes: Notes, states: dict[str, Made], tmp_path: Path, port: int, comes_back: bool
 ) -> None:
-    port = free_port()
     plan = plan_of(notes, tmp_path, address=f"tcp://127.0.0.1:{port}")
     plan = replace(plan, patience_s=30.0 if comes_back else 8.0)
     store = Store(plan.store)

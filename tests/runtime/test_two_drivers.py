@@ -1,20 +1,22 @@
 """Two drivers in processes of their own on one cluster and one store: steps are trained once."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distributed import Client, SpecCluster
+from distributed import Client, Nanny, SpecCluster
 
 from dasktune.runner import run
 from dasktune.store.store import Store
-from tests.runtime.test_resume import cluster_in_processes, free_port
+from tests.runtime.test_resume import cluster_in_processes
 from tests.runtime.trainables import (
     Made,
     Notes,
@@ -116,10 +118,13 @@ def test_a_later_stage_of_a_path_may_be_what_another_runs(cluster: SpecCluster, 
     two = replace(one, name="two", space="late", resources=None)
     states = states_of(one, two)
     notes = Notes(Path(plan.folder))
-    with driving(one) as first, ExitStack() as stack:
-        notes.wait_for(8)  # it is through once, and comes to the other branch at step 3
-        with notes.held(4):
-            notes.wait_for(2, 4)
+    with ExitStack() as stack:
+        with ExitStack() as hold:
+            with notes.held(7):
+                first = stack.enter_context(driving(one))
+                notes.wait_for(1, 7)
+                hold.enter_context(notes.held(4))
+            notes.wait_for(2, 4)  # it is through once, and on the other branch from step 3
             n_wanted, n_calls = n_wanted_states(cluster), len(notes.calls)
             second = stack.enter_context(driving(two))
             wait_until(lambda: n_wanted_states(cluster) > n_wanted or _at(notes, 3) > n_calls)
@@ -152,8 +157,17 @@ def _at(notes: Notes, t: int) -> int:
 
 
 def test_the_death_of_a_worker_of_another_ends_the_waiting_for_it(
-    cluster: SpecCluster, plan: Plan
+    cluster: SpecCluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    may_restart = threading.Event()
+    start = Nanny.instantiate
+
+    async def instantiate(nanny: Nanny) -> object:
+        while not may_restart.is_set():
+            await asyncio.sleep(0.01)
+        return await start(nanny)
+
+    monkeypatch.setattr(Nanny, "instantiate", instantiate)
     one = replace(plan, space="early", resources={"mine": 1})
     two = replace(one, name="two", resources=None)
     states = states_of(one)
@@ -169,10 +183,20 @@ def test_the_death_of_a_worker_of_another_ends_the_waiting_for_it(
             os.kill(call.pid, signal.SIGKILL)
             # The other goes on at once, while this one waits for its worker to come back.
             assert notes.wait_for(2, 1)[1].pid in pids
+            may_restart.set()
         for driver in (*first, *second):
             assert driver.end().startswith("completed")
     assert notes.repeated <= notes.in_flight([call.pid], store)
     assert_all_exact(states, one, two)
+
+
+def unwanted(cluster: SpecCluster) -> set[str]:
+    """Tasks that workers go on with though the scheduler has forgotten them."""
+    workers = "__import__('sys').modules['distributed.worker'].Worker._instances"
+    text = f"[t.key for w in {workers} for t in w.state.tasks.values() if t.state == 'executing']"
+    with Client(cluster) as client:
+        executing = {str(key) for keys in client.run(eval, text).values() for key in keys}
+    return {key for key in executing if key.startswith("dasktune")} - set(tasks_of(cluster))
 
 
 def n_wanted_states(cluster: SpecCluster | str) -> int:
@@ -183,7 +207,7 @@ def n_wanted_states(cluster: SpecCluster | str) -> int:
 
 
 def test_workers_are_divided_equally_while_both_want_more(cluster: SpecCluster, plan: Plan) -> None:
-    one = replace(plan, pace_s=0.1)
+    one = replace(plan, pace_s=0.1, tuner="endless")
     two = replace(one, name="two", changes={"training_seed": 1})
     with driving(one):
         wait_until(lambda: [len(of) for of in leased(cluster).values()] == [4])
@@ -206,17 +230,19 @@ def test_the_death_of_a_driver_harms_nobody(
         mine = bystander.submit(pow, 2, 10, key="mine")
         scattered = bystander.scatter([1, 2, 3])
         mine.result()
-        with driving(one) as first:
-            notes.wait_for(n_before)
-            with driving(two) as second:
-                with notes.held(4, 5):
-                    notes.wait_for(1, 4)
-                    wait_until(lambda: len(leased(cluster)) == 2)
-                    first[0].signal(signal.SIGKILL)
-                    assert first[0].end() == "killed"
-                    wait_until(lambda: len(leased(cluster)) == 1)
-                    lost = notes.in_flight({call.pid for call in notes.calls}, store)
-                assert second[0].end().startswith("completed")
+        with ExitStack() as stack:
+            with notes.held(4, 5):
+                (first,) = stack.enter_context(driving(one))
+                notes.wait_for(n_before)
+                (second,) = stack.enter_context(driving(two))
+                notes.wait_for(1, 4)
+                wait_until(lambda: len(leased(cluster)) == 2)
+                first.signal(signal.SIGKILL)
+                assert first.end() == "killed"
+                wait_until(lambda: len(leased(cluster)) == 1)
+                wait_until(lambda: not unwanted(cluster))  # the workers have heard of it, too
+                lost = notes.in_flight({call.pid for call in notes.calls}, store)
+            assert second.end().startswith("completed")
         assert notes.repeated <= lost
         with driving(one) as again:
             assert again[0].end().startswith("completed")
@@ -241,9 +267,8 @@ def two_workers_in_processes(port: int) -> Iterator["subprocess.Popen[bytes]"]:
 
 @pytest.mark.slow
 def test_when_the_scheduler_has_been_replaced_nobody_waits_for_what_was_before(
-    tmp_path: Path,
+    tmp_path: Path, port: int
 ) -> None:
-    port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     one = Plan(str(tmp_path), str(tmp_path / "store"), address, name="one", space="early")
     two = replace(one, name="two")

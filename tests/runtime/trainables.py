@@ -67,13 +67,18 @@ class Walk:
             notes.write(f"{os.getpid()} {t} {before} {values}\n")
         self.happen(hp, t)
         time.sleep(self.pace_s)
-        held = Path(self.folder, f"hold-{t}")
-        while held.exists():
+        while self._is_held(t):
             time.sleep(0.005)
         self.drawn = [*self.drawn[-2:], random.random()]
         noise = np.random.standard_normal(6) + self.drawn[-1]
         self.velocity = hp["momentum"] * self.velocity - hp["lr"] * (self.weights - noise)
         self.weights = self.weights + self.velocity
+
+    def _is_held(self, t: int) -> bool:
+        folder = Path(self.folder)
+        limits = [int(path.name.removeprefix("most-")) for path in folder.glob("most-*")]
+        has_all = limits and len((folder / "steps").read_text().splitlines()) > min(limits)
+        return bool(has_all) or (folder / f"hold-{t}").exists()
 
     def happen(self, hp: Mapping[str, Any], t: int) -> None:
         """What goes wrong at a step; nothing here."""
@@ -159,7 +164,9 @@ class Notes:
         self._skipped = len(self._lines())
 
     def _lines(self) -> list[str]:
-        return self._path.read_text().splitlines() if self._path.exists() else []
+        text = self._path.read_text() if self._path.exists() else ""
+        # Somebody may be writing: of a line that crosses a page the beginning can be there alone.
+        return text[: text.rfind("\n") + 1].splitlines()
 
     @property
     def calls(self) -> list[Call]:
@@ -199,6 +206,16 @@ class Notes:
         finally:
             for path in paths:
                 path.unlink(missing_ok=True)
+
+    @contextmanager
+    def at_most(self, n: int) -> Iterator[None]:
+        """Let whoever begins with a step after `n` more wait there."""
+        limit = self.folder / f"most-{len(self._lines()) + n}"
+        limit.touch()
+        try:
+            yield
+        finally:
+            limit.unlink()
 
     def wait_for(self, n: int, t: int | None = None) -> list[Call]:
         """Wait until so many calls, of a step or of any, have been made."""
@@ -300,6 +317,7 @@ TUNERS: dict[str, Any] = {
     "full": dt.FullTraining(8),
     "halving": dt.SuccessiveHalving(rungs=[2, 4, 8], reduction_factor=2),
     "asha": dt.ASHA(min_steps=2, max_steps=8, reduction_factor=2),
+    "endless": dt.FullTraining(10_000),
 }
 
 
@@ -342,6 +360,7 @@ def _drive(plan: Mapping[str, Any], answer: str) -> None:
         result = Plan(**plan).run()
         text = f"{result.status.value if result.status else None}: {result.reason}"
     except BaseException as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # or it would end before it has answered
         text = f"{type(error).__name__}: {error}"
         raise
     finally:
