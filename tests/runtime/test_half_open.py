@@ -43,7 +43,6 @@ class Relay:
         self.port = self._server.getsockname()[1]
         self._lines: list[tuple[socket.socket, socket.socket]] = []
         self._half_open: list[socket.socket] = []
-        self.n_lines = 0
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -52,7 +51,6 @@ class Relay:
                 near, _ = self._server.accept()
                 far = socket.create_connection(self._upstream)
                 self._lines.append((near, far))
-                self.n_lines += 1
                 for source, sink in ((near, far), (far, near)):
                     threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
 
@@ -66,6 +64,7 @@ class Relay:
     def break_near(self) -> None:
         """Let everybody on the near side lose the line, and nobody on the far side."""
         lines, self._lines = self._lines, []
+        assert lines, "there is no line"
         self._half_open += [far for _, far in lines]
         for near, _ in lines:
             _end(near)
