@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from dasktune.errors import BackendError
 from dasktune.store.holder import UNREADABLE, Holder, holder_of, is_dead, read_holder, this_process
-from dasktune.store.local_files import disk_errors, open_making_folders
+from dasktune.store.local_files import LocalFiles, disk_errors, open_making_folders
 from dasktune.store.medium import Medium
 from dasktune.store.names import LOCKS, number_name, numbered
 from dasktune.units import Seconds
@@ -36,7 +36,7 @@ if sys.platform != "win32":
 
 logger = logging.getLogger(__name__)
 
-CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 """What a disk says that has no locks."""
 
 
@@ -91,7 +91,7 @@ class FileLock(StudyLock):
 
         Raises:
             BackendError: Somebody else has it.
-            OSError: The disk has no locks (one of `CANNOT_LOCK`).
+            OSError: The disk has no locks (one of `_CANNOT_LOCK`).
         """
         self._study = study
         with disk_errors("open", path):
@@ -320,6 +320,21 @@ class _Sign:
             if isfinite(sign.at_s) and type(sign.is_released) is bool:
                 return sign
         return None
+
+
+def study_lock(medium: Medium, study: str) -> StudyLock:
+    """Take the lock of a study, of the kind that its place has.
+
+    Raises:
+        BackendError: Somebody else has it, or it cannot be taken.
+    """
+    if isinstance(medium, LocalFiles) and sys.platform != "win32":
+        try:
+            return FileLock(medium.path(f"{LOCKS}/{study}.lock"), study)
+        except OSError as error:
+            if error.errno not in _CANNOT_LOCK:
+                raise BackendError(f"cannot lock study {study!r}: {error}") from error
+    return HeartbeatLock(medium, study)
 
 
 def _held(study: str, holder: Holder | None) -> BackendError:

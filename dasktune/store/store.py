@@ -7,6 +7,7 @@ Called by stages (commit, load), the driver (journal, lock, eviction) and the co
     timelines/STUDY.jsonl       the journal of a study; on object stores STUDY/NUMBER.jsonl
     locks/STUDY.lock            who drives a study; on object stores STUDY/NUMBER.json
     pins/STUDY.json             states that a study wants kept, such as its best
+    needs/STUDY.json            states that a run needs, which are kept for a day
     proofs/TOKEN                what workers read to prove that they share the store
 
 A state is there if and only if its record is, and its blob fits the record's checksum. Order of
@@ -16,7 +17,6 @@ record stands, and every blob stays valid. Nothing is unpickled unless the store
 """
 
 import logging
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +29,8 @@ from dasktune.store.eviction import choose_evictions
 from dasktune.store.journal_file import FileJournal, Journal, SegmentJournal
 from dasktune.store.leftovers import Cleaned, leftovers, refuse_no_store
 from dasktune.store.local_files import LocalFiles
-from dasktune.store.lock import CANNOT_LOCK, FileLock, HeartbeatLock, StudyLock
+from dasktune.store.lock import StudyLock, study_lock
 from dasktune.store.names import (
-    LOCKS,
     NEEDS,
     PINS,
     STATES,
@@ -335,14 +334,7 @@ class Store:
         Raises:
             BackendError: Somebody else has it; the message says who, where, and since when.
         """
-        name = f"{LOCKS}/{checked_name(study, 'study')}.lock"
-        if isinstance(self._medium, LocalFiles) and sys.platform != "win32":
-            try:
-                return FileLock(self._medium.path(name), study)
-            except OSError as error:
-                if error.errno not in CANNOT_LOCK:
-                    raise BackendError(f"cannot lock study {study!r}: {error}") from error
-        return HeartbeatLock(self._medium, study)
+        return study_lock(self._medium, checked_name(study, "study"))
 
     def pin(self, study: str, keys: Collection[Digest]) -> None:
         """Keep states from eviction by whomever, for a study; replaces what it kept before."""
