@@ -207,7 +207,7 @@ def n_wanted_states(cluster: SpecCluster | str) -> int:
 
 
 def test_workers_are_divided_equally_while_both_want_more(cluster: SpecCluster, plan: Plan) -> None:
-    one = replace(plan, pace_s=0.1, tuner="endless")
+    one = replace(plan, pace_s=0.1, tuner="long")
     two = replace(one, name="two", changes={"training_seed": 1})
     with driving(one):
         wait_until(lambda: [len(of) for of in leased(cluster).values()] == [4])

@@ -317,8 +317,9 @@ TUNERS: dict[str, Any] = {
     "full": dt.FullTraining(8),
     "halving": dt.SuccessiveHalving(rungs=[2, 4, 8], reduction_factor=2),
     "asha": dt.ASHA(min_steps=2, max_steps=8, reduction_factor=2),
-    "endless": dt.FullTraining(10_000),
 }
+LONG: dict[str, Any] = {"long": dt.FullTraining(10_000)}
+"""For drivers that are killed before they are through."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +343,7 @@ class Plan:
         return study_of(
             Walk(self.folder, self.pace_s),
             space=SPACES[self.space],
-            tuner=TUNERS[self.tuner],
+            tuner=(TUNERS | LONG)[self.tuner],
             name=self.name,
             **self.changes,
         )
