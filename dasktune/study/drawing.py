@@ -16,8 +16,9 @@ from dasktune.trial import Branch, Report, TrialId, TrialStatus
 if TYPE_CHECKING:
     from dasktune.units import Step
 
-_MOST_REPEATS = 16
-"""Explorations in a row that may give a point that is there already."""
+_MOST_REPEATS = 128
+"""Explorations in a row that may give a point that is there already: three in four do where one
+number was multiplied by each of two factors, and a quarter is drawn anew."""
 
 
 class Drawing:

@@ -1,7 +1,7 @@
 """A study as its sampler sees it, with draws, reports and endings in any order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias
 
@@ -112,3 +112,11 @@ def hear(run: SamplerRun, event: Event) -> None:
             run.tell(report, rests=rests)
         case End(trial, status):
             run.end(trial, status)
+
+
+def mirrored(event: Event) -> Event:
+    """Return what a run hears in a study with the other mode, of metrics with the other sign."""
+    if not isinstance(event, Told):
+        return event
+    metrics = {name: -value for name, value in event.report.metrics.items()}
+    return replace(event, report=replace(event.report, metrics=metrics))

@@ -14,7 +14,7 @@ from dasktune.samplers.sampler import Sampler, SamplerContext, SamplerRun
 from dasktune.space.configuration import Configuration
 from dasktune.space.search_space import SearchSpace
 from dasktune.testing.laws import no_global_chance, same, tried, tried_in_studies
-from dasktune.testing.life import Drew, Life, draw_all, hear, no_steps
+from dasktune.testing.life import Drew, Life, draw_all, hear, mirrored, no_steps
 from dasktune.testing.spaces import continuous_spaces, finite_spaces
 from dasktune.testing.studies import (
     Search,
@@ -63,12 +63,13 @@ class SamplerContract(ABC):
         """Begin a run in a space."""
         return self.sampler.start(SamplerContext(space=space, n_trials=n_trials, seed=seed))
 
+    def all_spaces(self) -> st.SearchStrategy[SearchSpace]:
+        """Return all spaces that it can search."""
+        return self.spaces | continuous_spaces if self.takes_continuous else self.spaces
+
     def search(self, data: st.DataObject) -> Search:
         """Draw a study with the sampler, and a world for it."""
-        tried_in = self.spaces
-        if self.takes_continuous:
-            tried_in |= continuous_spaces
-        drawn = searches(_TUNERS, st.just(self.sampler), tried_in, min(8, self.n_draws))
+        drawn = searches(_TUNERS, st.just(self.sampler), self.all_spaces(), min(8, self.n_draws))
         return data.draw(drawn, label="search")
 
     # --- draws ----------------------------------------------------------------------------------
@@ -93,10 +94,7 @@ class SamplerContract(ABC):
     @given(data=st.data())
     def test_proposals_are_points_of_the_space(self, data: st.DataObject) -> None:
         """Also where the space has no end, if it takes such."""
-        tried_in = self.spaces
-        if self.takes_continuous:
-            tried_in |= continuous_spaces
-        space = data.draw(tried_in, label="space")
+        space = data.draw(self.all_spaces(), label="space")
         for point in draw_all(self.start(space, 10), range(10)):
             if point is not None:
                 assert isinstance(space.configuration(point), Configuration)
@@ -160,13 +158,13 @@ class SamplerContract(ABC):
         data=st.data(),
         rng=st.randoms(use_true_random=False),
         n=st.integers(0, _MOST_EVENTS),
-        more=st.integers(1, 12),
+        more=st.integers(15, 30),
     )
     def test_a_past_that_is_told_counts_as_one_that_was_lived(
         self, data: st.DataObject, rng: Generator, n: int, more: int
     ) -> None:
         """A run that hears of draws, reports and endings goes on like the one that had them."""
-        space = data.draw(self.spaces, label="space")
+        space = data.draw(self.all_spaces(), label="space")
         life = Life(rng)
         run = self.start(space, self.n_draws)
         life.live(run, n)
@@ -180,6 +178,26 @@ class SamplerContract(ABC):
                     drawn = other.ask(event.number, no_steps)
                     same(drawn, event.point, f"{name} draws like the run that lived it")
                 hear(other, event)
+
+    @tried
+    @given(
+        data=st.data(),
+        rng=st.randoms(use_true_random=False),
+        n=st.integers(_MOST_EVENTS // 2, _MOST_EVENTS),
+    )
+    def test_scores_count_and_not_metrics(
+        self, data: st.DataObject, rng: Generator, n: int
+    ) -> None:
+        """Of scores more is better in both modes; metrics have the sign that the user gave them."""
+        space = data.draw(self.all_spaces(), label="space")
+        life = Life(rng)
+        life.live(self.start(space, self.n_draws), n)
+        other = self.start(space, self.n_draws)
+        for event in life.events:
+            if isinstance(event, Drew):
+                drawn = other.ask(event.number, no_steps)
+                same(drawn, event.point, "the sign of metrics changes no draw")
+            hear(other, mirrored(event))
 
     # --- whole studies --------------------------------------------------------------------------
 

@@ -215,7 +215,11 @@ class Unaware(StudyLock):
 def test_what_a_driver_writes_after_another_has_taken_over_does_not_count(
     steps: list[str | tuple[int, int]],
 ) -> None:
-    """The timeline is what the last driver found when it took over, and what it then wrote."""
+    """The timeline is what the last driver found when it took over, and what it then wrote.
+
+    It is so from its first line on, which says that it has taken over. Before, nobody can know of
+    it, and two drivers before it may still write without knowing of each other.
+    """
     store, owners = Store(f"memory://late-{uuid4().hex}"), list[Unaware]()
     journals = [store.journal("study", Unaware(owners))]
     counts, has_written = list(journals[0].lines()), False
@@ -232,9 +236,8 @@ def test_what_a_driver_writes_after_another_has_taken_over_does_not_count(
         elif ago < len(journals):
             with suppress(BackendError):  # whoever meets a successor's segment must stop
                 journals[-1 - ago].append(line)
-        found = list(store.journal("study").lines())
-        assert found[: len(counts)] == counts
-        assert not has_written or found == counts
+        if has_written:
+            assert list(store.journal("study").lines()) == counts
 
 
 def test_a_driver_that_lost_its_lock_stops_at_its_successors_segment(store: Store) -> None:
