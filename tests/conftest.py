@@ -5,7 +5,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings
 
-# One profile everywhere: a test that fails in CI fails at the desk, with the same examples. No
+# One profile everywhere: a test that fails in CI fails at the desk, with the same examples, as long
+# as the code is the same: Hypothesis takes constants of the package for examples as well. No
 # deadline and no check for slow draws, since both measure the machine and not the code.
 settings.register_profile(
     "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]

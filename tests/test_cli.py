@@ -149,7 +149,7 @@ def test_run_prints_what_came_of_it_and_nothing_else(folder: Path, workers: int)
     answer = called(folder, "run", "train.py:study", "--workers", str(workers))
 
     assert (answer.returncode, answer.stdout) == (0, OUTCOME.format(18))
-    # A run that lasts longer than ten seconds shows on a slow machine how far it is.
+    # On a slow machine a run may last longer than ten seconds; then it shows how far it is.
     progress = ("walk: 3 trials", "nothing runs: ")
     assert [line for line in answer.stderr.splitlines() if not line.startswith(progress)] == []
     assert len(steps_in(folder)) == len(set(steps_in(folder))) == 18

@@ -113,7 +113,7 @@ class TestARightTunerKeepsTheContract(TunerContract):
 def complaint(contract: TunerContract | SamplerContract, law: str) -> str:
     """Return what a law says that it finds wrong; not made small, which takes long.
 
-    Tried more often than the law is: whether it finds a mistake must not hang on the draws.
+    Tried more often than the law is: whether it finds a mistake must not depend on the draws.
     """
     handle = getattr(type(contract), law).hypothesis
     quick = settings(tried, max_examples=1000, phases=[Phase.generate])(

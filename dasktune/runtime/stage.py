@@ -88,7 +88,7 @@ class Outcome:
     is_full: bool = False
     """Whether the error is that the store has no room: nothing is wrong with the stage."""
     lost: Digest | None = None
-    """Key of the state that the stage should have begun with and that cannot be read."""
+    """Key of a stored state that the stage needed, and that is gone or cannot be read."""
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from dasktune.units import Step
 
 _MOST_REPEATS = 128
-"""Explorations in a row that may give a point that is there already: three in four do where one
-number was multiplied by each of two factors, and a quarter is drawn anew."""
+"""Explorations in a row that may give a point that is there already. Of one number and two factors
+both products are soon taken; then only the quarter that is drawn anew gives new points."""
 
 
 class Drawing:

@@ -107,7 +107,7 @@ class SetOrder(Right):
     def step(self, hp: Values, t: int) -> None:
         super().step(hp, t)
         words = {f"word {i}" for i in range(20)}
-        # A number that tells all orders apart: two processes have the same once in 2**32 runs.
+        # A number that depends on the whole order: two processes agree once in 2**32 runs.
         self.w = self.w + zlib.crc32(" ".join(words).encode())
 
 

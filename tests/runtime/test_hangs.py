@@ -17,7 +17,7 @@ from distributed import Client, SpecCluster
 
 import dasktune as dt
 from dasktune.runner import run
-from dasktune.runtime import link, watchdog
+from dasktune.runtime import dask, link, watchdog
 from dasktune.store.store import Store
 from dasktune.study.commands import StudyStatus
 from tests.runtime.trainables import (
@@ -237,8 +237,14 @@ def workers_by_command_line(address: str, n: int, *options: str) -> Iterator[lis
 
 @pytest.mark.parametrize("option", ["--nanny", "--no-nanny"])
 def test_a_worker_that_is_told_to_end_commits_at_the_next_step_and_another_goes_on_there(
-    notes: Notes, store: Store, states: dict[str, Made], option: str
+    notes: Notes,
+    store: Store,
+    states: dict[str, Made],
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
 ) -> None:
+    monkeypatch.setattr(dask, "_LOOK_EVERY_S", 0.1)
+
     def tell_one(cluster: SpecCluster, pids: list[int]) -> None:
         with notes.held(1):
             pid = notes.wait_for(1, 1)[0].pid

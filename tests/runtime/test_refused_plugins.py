@@ -73,9 +73,9 @@ def test_without_plugins_studies_are_exact_on_all_workers_and_a_death_is_noticed
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def kill_one(cluster: SpecCluster) -> int:
-        notes.wait_for(2, 1)  # both train
-        at_1.close()
         with at_4:
+            with at_1:
+                notes.wait_for(2, 1)  # both train
             pid = notes.wait_for(1, 4)[-1].pid
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: pid not in {nanny.pid for nanny in cluster.workers.values()})

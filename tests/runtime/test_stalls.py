@@ -30,8 +30,9 @@ class Watched:
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Any:  # noqa: ANN401
-    ours = "dasktune"
-    return lambda: [r.getMessage() for r in caplog.records if r.name.startswith(ours)]
+    return lambda: [
+        record.getMessage() for record in caplog.records if record.name.startswith("dasktune")
+    ]
 
 
 def test_it_is_said_once_that_nothing_runs_and_why_and_not_at_once(logged: Any) -> None:  # noqa: ANN401

@@ -173,6 +173,7 @@ def test_the_death_of_a_worker_of_another_ends_the_waiting_for_it(
     states = states_of(one)
     notes, store = Notes(Path(plan.folder)), Store(plan.store)
     with driving(one) as first, ExitStack() as stack:
+        stack.callback(may_restart.set)
         with notes.held(1):
             (call,) = notes.wait_for(1, 1)
             n_wanted = n_wanted_states(cluster)

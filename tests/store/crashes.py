@@ -275,6 +275,7 @@ def clean_while_others_commit(folder: Path) -> int:
     hears, says = os.pipe()
 
     def write() -> None:
+        os.close(says)  # or it would wait for itself where the cleaner fails
         store = Store(folder)
         for number, key in enumerate(keys):
             if number % (len(keys) // n_waits) == 0:
